@@ -1,0 +1,146 @@
+# Everything sets itself up: `make conformance` works from a fresh clone with CPython 3.11 and make present.
+# Variables are given on the command line (`make conformance SUBJECT=vllm-ascend SOURCE=wheel/`), not in the environment.
+
+SUBJECT := kernels
+SOURCE :=
+PROFILE := gate
+ARGS :=
+# Empty: `lowered` where triton-ascend has a wheel for this Python and machine, else `interpreter`.
+LANE :=
+# Empty: the first of python3.11, python3 that is CPython 3.11 or later and can create an environment.
+PYTHON :=
+# A wheel to install instead of what the package index calls torch 2.13.0, for example a CPU build.
+TORCH :=
+# Examples a test of `make test-interpreter`: a launch costs 30 to 50 ms there.
+INTERPRETER_EXAMPLES := 10
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help conformance test test-interpreter lint bench environment environment-interpreter explain-lane check-device \
+        clean clean-cache clean-environment
+
+# --- which Python, and so which lane ------------------------------------------------------------------------------
+
+# Four words: lane, version, machine, command; nothing where no such Python is found.
+PROBE := import ensurepip, platform, sys, venv; \
+	version, machine, libc = sys.version_info[:2], platform.machine(), platform.libc_ver()[0]; \
+	cpython = sys.implementation.name == "cpython" and version >= (3, 11); \
+	lowered = version == (3, 11) and machine in ("x86_64", "aarch64") and libc == "glibc"; \
+	print("lowered" if lowered else "interpreter", platform.python_version(), machine) if cpython else sys.exit(1)
+CANDIDATES := $(or $(PYTHON),python3.11 python3)
+FOUND := $(shell for python in $(CANDIDATES); do \
+	line=$$($$python -c '$(PROBE)' 2>/dev/null) && echo "$$line $$python" && break; done)
+OWN_LANE := $(or $(word 1,$(FOUND)),lowered)
+OWN_ENVIRONMENT := $(if $(filter interpreter,$(OWN_LANE)),.venv-interpreter,.venv)
+BASE_PYTHON := $(word 4,$(FOUND))
+
+ASKED_LANE := $(filter-out auto,$(LANE))
+override LANE := $(or $(ASKED_LANE),$(OWN_LANE))
+
+ifneq ($(filter cuda npu,$(LANE)),)
+# On a device, torch, compiler and driver belong together and to the machine: nothing is installed.
+RUN_PYTHON := $(or $(PYTHON),python3)
+READY := check-device
+else
+ENVIRONMENT := $(if $(filter interpreter,$(LANE)),.venv-interpreter,.venv)
+RUN_PYTHON := $(ENVIRONMENT)/bin/python
+READY := $(ENVIRONMENT)/.complete
+endif
+
+# --- what a developer types ---------------------------------------------------------------------------------------
+
+quoted = '$(subst ','\'',$(1))'
+SUBJECT_OPTIONS = $(foreach subject,$(SUBJECT),--subject $(subject)) $(if $(SOURCE),--source $(call quoted,$(SOURCE)))
+
+conformance: explain-lane $(READY)
+	$(RUN_PYTHON) -m pytest conformance $(SUBJECT_OPTIONS) --lane $(LANE) --hypothesis-profile $(PROFILE) $(ARGS)
+
+# The tests of the suite itself, then a quick conformance run.
+test: explain-lane $(READY)
+	$(RUN_PYTHON) -m pytest tests
+	$(RUN_PYTHON) -m pytest conformance --lane $(LANE) --hypothesis-profile quick
+
+test-interpreter: .venv-interpreter/.complete
+	.venv-interpreter/bin/python -m pytest conformance --lane interpreter --hypothesis-profile quick \
+		--max-examples $(INTERPRETER_EXAMPLES)
+
+lint: $(OWN_ENVIRONMENT)/.dev-complete
+	$(OWN_ENVIRONMENT)/bin/python -m ruff check .
+	$(OWN_ENVIRONMENT)/bin/python -m mypy
+
+bench: .venv/.complete .venv-interpreter/.complete
+	.venv/bin/python -m conformance.bench $(ARGS)
+
+environment: .venv/.complete
+
+environment-interpreter: .venv-interpreter/.complete
+
+clean-cache:
+	rm -rf .cache/lowered
+
+clean: clean-cache
+	rm -rf reports/output .hypothesis .pytest_cache .mypy_cache .ruff_cache build dist *.egg-info
+	find . -name __pycache__ -type d -not -path './.venv*' -prune -exec rm -rf {} +
+
+clean-environment:
+	rm -rf .venv .venv-interpreter
+
+help:
+	@echo 'make conformance              fuzz the kernels in kernels/ on the lane this machine has, and write reports/output/'
+	@echo '     SUBJECT="NAME ..."       whose kernels: kernels (default), vllm-ascend, ...'
+	@echo '     SOURCE=[NAME=]PATH       read them from a checkout or an unpacked wheel'
+	@echo '     LANE=NAME                lowered, interpreter; cuda and npu use the Python that PYTHON names, as it is'
+	@echo '     PROFILE=NAME             quick, gate (default), deep'
+	@echo '     ARGS="..."               more arguments for pytest'
+	@echo 'make test                     the tests of the suite itself and a quick conformance run'
+	@echo 'make test-interpreter         a quick conformance run on the interpreter lane'
+	@echo 'make lint                     ruff and mypy'
+	@echo 'make bench                    cases a second, launch times; writes reports/output/bench.json'
+	@echo 'make environment              .venv, for lane lowered; environment-interpreter: .venv-interpreter'
+	@echo 'make clean                    remove what runs wrote; clean-cache: compiled kernels; clean-environment: .venv*'
+	@echo
+	@echo 'When an environment is created:'
+	@echo '     PYTHON=COMMAND           which CPython (3.11 or later; lane lowered needs 3.11 itself)'
+	@echo '     TORCH=WHEEL              install torch from this wheel (a CPU build, say) instead of the package index'
+	@echo '     PIP_FIND_LINKS=FOLDER    let pip look into this folder too (any PIP_ variable works)'
+
+# --- environments -------------------------------------------------------------------------------------------------
+
+# Errors and warnings stay visible.
+QUIETLY := --quiet --disable-pip-version-check --no-input
+
+# Created from nothing each time: `triton` and `triton-ascend` share a folder, so that removing one from an environment
+# that had both would leave neither.
+define create
+	$(if $(BASE_PYTHON),,$(error no CPython 3.11 or later that can create an environment (tried: $(CANDIDATES)); \
+		name one with PYTHON=...))
+	@echo 'creating $(@D) with CPython $(word 2,$(FOUND)); torch is by far the largest part'
+	$(BASE_PYTHON) -m venv --clear $(@D)
+	$(@D)/bin/python -m pip install $(QUIETLY) -r requirements/$(1).txt $(if $(TORCH),$(call quoted,$(TORCH)))
+	$(@D)/bin/python -m pip uninstall --quiet $(QUIETLY) --yes triton # there only if torch brought it
+	$(@D)/bin/python -m pip install $(QUIETLY) --no-deps -r requirements/$(1)-triton.txt
+endef
+
+.venv/.complete: requirements/lowered.txt requirements/lowered-triton.txt
+	$(if $(filter interpreter,$(OWN_LANE)),$(error lane lowered needs CPython 3.11 on Linux (x86-64 or aarch64, glibc) \
+		but found $(wordlist 2,3,$(FOUND)); use LANE=interpreter or name another with PYTHON=...))
+	$(call create,lowered)
+	chmod +x .venv/lib/python*/site-packages/ascendnpuir/bin/* # the wheel's files may come without it
+	.venv/bin/python requirements/check_environment.py lowered
+	@touch $@
+
+.venv-interpreter/.complete: requirements/interpreter.txt requirements/interpreter-triton.txt
+	$(call create,interpreter)
+	.venv-interpreter/bin/python requirements/check_environment.py interpreter
+	@touch $@
+
+%/.dev-complete: requirements/dev.txt %/.complete
+	$*/bin/python -m pip install $(QUIETLY) -r requirements/dev.txt
+	@touch $@
+
+explain-lane:
+	$(if $(filter interpreter,$(if $(ASKED_LANE),,$(LANE))),@echo 'triton-ascend has no wheel for CPython $(word 2,$(FOUND)) \
+		on $(word 3,$(FOUND)): using the interpreter lane',@:)
+
+check-device:
+	$(RUN_PYTHON) requirements/check_environment.py $(LANE)

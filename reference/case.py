@@ -9,6 +9,8 @@ SCHEMA = 1
 KINDS = ("paged", "circular")
 OUTPUT_DTYPES = ("int32", "int64")
 FENCES = ("after", "before")
+INT32_MIN, INT32_MAX = -(1 << 31), (1 << 31) - 1
+INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 
 class CaseError(ValueError):

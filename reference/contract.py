@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from types import MappingProxyType
 
-from reference.case import INT32_MAX, INT32_MIN, INT64_MAX, Case, Group, Launch
+from reference.case import Case, Group, Launch
+from reference.fields import INT32_MAX, INT32_MIN, INT64_MAX
 from reference.steps import CIRCULAR, DISABLED, SHARDED, placing, rule_of
 
 FLOAT32_EXACT = 1 << 24
@@ -31,12 +33,15 @@ class Violation:
 
 
 class ContractError(ValueError):
-    """A case without a defined answer. ``violations`` holds what it breaks; the message is the first one, on one line."""
+    """A case without a defined answer. ``violations`` holds what it breaks; the message, one line, says the first."""
 
     def __init__(self, violations: Sequence[Violation]) -> None:
+        super().__init__(tuple(violations))
         self.violations = tuple(violations)
-        more = f" (and {len(violations) - 1} more: {', '.join(v.clause for v in violations[1:])})" if violations[1:] else ""
-        super().__init__(f"{violations[0]}{more}")
+
+    def __str__(self) -> str:
+        first, *others = self.violations
+        return f"{first} (broken too: {', '.join(other.clause for other in others)})" if others else str(first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +57,15 @@ def violations(case: Case, clauses: Iterable[str] | None = None, launch: Launch 
     """The clauses that ``case`` breaks, in the order of ``CLAUSES``, each with the first place where it is broken.
 
     ``clauses`` are the ids to look at; None means ``ANSWER_CLAUSES``, those without which no answer is defined.
-    ``launch`` gives the output (``qsl-capacity``, ``slot-fits``) and the constants (``window``, which cannot be broken unless
-    they hold TILE_BLOCK_SIZE and BLOCK_TABLE_WINDOW_SIZE). Raises ValueError for an unknown id.
+    ``launch`` gives the output (``qsl-capacity``, ``slot-fits``) and the constants (``window``, which cannot be broken
+    unless they hold TILE_BLOCK_SIZE and BLOCK_TABLE_WINDOW_SIZE). Raises ValueError for an unknown id.
     """
     wanted = ANSWER_CLAUSES if clauses is None else frozenset(clauses)
     if unknown := wanted - CLAUSES.keys():
         raise ValueError(f"unknown clause {', '.join(sorted(unknown))}; known are {', '.join(CLAUSES)}")
     launch = launch or Launch()
-    found = ((clause.id, clause.find(case, launch)) for clause in CLAUSES.values() if clause.id in wanted)
-    return tuple(Violation(id, message) for id, message in found if message is not None)
+    found = ((name, clause.find(case, launch)) for name, clause in CLAUSES.items() if name in wanted)
+    return tuple(Violation(name, message) for name, message in found if message is not None)
 
 
 def check(case: Case, clauses: Iterable[str] | None = None, launch: Launch | None = None) -> None:
@@ -125,7 +130,7 @@ def _qsl_monotone(case: Case, launch: Launch) -> str | None:
 
 def _qsl_capacity(case: Case, launch: Launch) -> str | None:
     if case.query_start_loc and case.query_start_loc[-1] != case.num_tokens:
-        return f"query_start_loc ends at {case.query_start_loc[-1]}, num_tokens is {case.num_tokens}: they must be equal"
+        return f"query_start_loc ends at {case.query_start_loc[-1]}, it must end at num_tokens, {case.num_tokens}"
     if len(case.positions) < case.num_tokens:
         return f"{len(case.positions)} positions for num_tokens {case.num_tokens}: every token needs one"
     if case.num_tokens > case.max_num_tokens:
@@ -164,8 +169,8 @@ def _row_width(case: Case, launch: Launch) -> str | None:
         for request, row, token, block, _ in _local_places(case, group):
             if block >= group.row_width:
                 return (
-                    f"group {index}: token {token} (request {request}, position {case.positions[token]}) needs block index "
-                    f"{block}, row {row} has {group.row_width} blocks"
+                    f"group {index}: token {token} (request {request}, position {case.positions[token]}) needs "
+                    f"block index {block}, row {row} is {group.row_width} blocks wide"
                 )
     return None
 
@@ -179,29 +184,38 @@ def _row_exists(case: Case, launch: Launch) -> str | None:
             row = case.row_of(request)
             empty = case.query_start_loc[request] >= case.query_start_loc[request + 1]
             if not (0 <= row < rows or (row == -1 and empty)):
-                why = "only an empty request may have row -1" if row == -1 else f"the table has rows 0..{rows - 1}" if rows else "the table is empty"
-                return f"group {index}: request {request} uses row {row}, {why}"
+                limit = f"the table has {rows} rows" if row != -1 else "only an empty request may have no row"
+                return f"group {index}: request {request} uses row {row}, {limit}"
     return None
 
 
 def _hybrid_divides(case: Case, launch: Launch) -> str | None:
     for index, group, _ in _enabled(case):
         if not _divides(group):
-            return f"group {index}: block_size {group.block_size} does not divide kv_cache_block_size {group.kv_cache_block_size}"
+            return (
+                f"group {index}: kv_cache_block_size {group.kv_cache_block_size} is no multiple of "
+                f"block_size {group.block_size}"
+            )
     return None
 
 
 def _hybrid_width(case: Case, launch: Launch) -> str | None:
     for index, group, _ in _enabled(case):
         if _divides(group) and group.row_width % group.blocks_per_kv_block:
-            return f"group {index}: a row of {group.row_width} blocks is no multiple of {group.blocks_per_kv_block} kernel blocks an allocated block"
+            return (
+                f"group {index}: rows are {group.row_width} kernel blocks wide, no multiple of the "
+                f"{group.blocks_per_kv_block} that an allocated block brings"
+            )
     return None
 
 
 def _interleave_divides(case: Case, launch: Launch) -> str | None:
     for index, group, rule in _enabled(case):
         if rule == SHARDED and group.kv_cache_block_size % case.cp.interleave:
-            return f"group {index}: interleave {case.cp.interleave} does not divide kv_cache_block_size {group.kv_cache_block_size}"
+            return (
+                f"group {index}: kv_cache_block_size {group.kv_cache_block_size} is no multiple of "
+                f"interleave {case.cp.interleave}"
+            )
     return None
 
 
@@ -238,14 +252,14 @@ def _window(case: Case, launch: Launch) -> str | None:
         for request, tokens in _requests(case):
             for start in range(tokens.start, tokens.stop, tile):
                 positions = case.positions[start : min(start + tile, tokens.stop)]
-                if all(after == before + 1 for before, after in zip(positions, positions[1:])):
+                if all(after == before + 1 for before, after in pairwise(positions)):
                     continue
                 places = [place(p) for p in positions if p >= 0]
                 local = [block for _, _, owner, _, block, _ in places if owner == case.cp.rank]
                 if local and (reach := max(local) - min(block for _, _, _, _, block, _ in places)) >= window:
                     return (
-                        f"group {index}: the tile at token {start} (request {request}) reaches {reach} blocks past its first, "
-                        f"BLOCK_TABLE_WINDOW_SIZE is {window}"
+                        f"group {index}: the tile at token {start} (request {request}) reaches {reach} blocks past "
+                        f"its first, which BLOCK_TABLE_WINDOW_SIZE {window} does not cover"
                     )
     return None
 
@@ -269,7 +283,7 @@ CLAUSES: Mapping[str, Clause] = MappingProxyType(
         clause.id: clause
         for clause in (
             Clause("qsl-monotone", "query_start_loc starts at 0 and never decreases", _qsl_monotone),
-            Clause("qsl-capacity", "query_start_loc[-1] = num_tokens <= max_num_tokens <= output length", _qsl_capacity),
+            Clause("qsl-capacity", "query_start_loc[-1] = num_tokens <= max_num_tokens <= output", _qsl_capacity),
             Clause("pos-int32", "every position fits int32", _pos_int32),
             Clause("pos-nonneg", "positions in paged groups are >= 0", _pos_nonneg),
             Clause("pos-f32", "positions are below 2^24", _pos_f32),
@@ -288,4 +302,4 @@ CLAUSES: Mapping[str, Clause] = MappingProxyType(
 )
 
 ANSWER_CLAUSES = frozenset(CLAUSES) - {"pos-nonneg", "pos-f32", "window"}
-"""The clauses without which no answer is defined: a negative position is PAD, and the other two are limits of some kernels."""
+"""The clauses without which no answer is defined: a negative position is PAD, the other two limit some kernels only."""

@@ -1,4 +1,4 @@
-"""The per-token oracle: what the output of a launch must hold, in plain loops; and traces that show how one element came about."""
+"""The per-token oracle: what a launch must write, in plain loops; and traces, which show how it came about."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def slot_mapping(case: Case) -> list[list[int]]:
     """The slots of every group: one list of ``max_num_tokens`` integers a group.
 
     Elements past ``num_tokens`` and tokens that may not be written hold ``case.pad_id``. The case must keep
-    ``contract.ANSWER_CLAUSES``; they are not checked here (``contract.check`` does), but a token without a row or a block
-    raises ContractError rather than taking somebody else's.
+    ``contract.ANSWER_CLAUSES``; they are not checked here (``contract.check`` does that), but a token without a row or
+    a block raises ContractError rather than taking somebody else's.
     """
     slots = [_group_slots(case, group) for group in case.groups]
     if case.replay is not None:
@@ -34,27 +34,27 @@ def _group_slots(case: Case, group: Group) -> list[int]:
         return slots
     place, rank, block_size = placing(case, group), case.cp.rank, group.block_size
     positions, bounds = case.positions, case.query_start_loc
-    for request in range(case.num_reqs):
-        if bounds[request] == bounds[request + 1]:
-            continue
-        blocks = _row(case, group, request)
-        for token in range(bounds[request], bounds[request + 1]):
-            position = positions[token]
-            if position < 0:
+    try:
+        for request in range(case.num_reqs):
+            if bounds[request] == bounds[request + 1]:
                 continue
-            _, _, owner, _, index, offset = place(position)
-            if owner == rank:
-                try:
+            blocks = _row(case, group, request)
+            for token in range(bounds[request], bounds[request + 1]):
+                position = positions[token]
+                if position < 0:
+                    continue
+                _, _, owner, _, index, offset = place(position)
+                if owner == rank:
                     slots[token] = blocks[index] * block_size + offset
-                except IndexError:
-                    raise ContractError(violations(case)) from None
+    except IndexError:
+        raise ContractError(violations(case)) from None
     return slots
 
 
 def _row(case: Case, group: Group, request: int) -> Sequence[int]:
     row = case.row_of(request)
-    if not 0 <= row < len(group.block_table):
-        raise ContractError(violations(case))
+    if row < 0:
+        raise IndexError(f"request {request} has no row")
     return group.block_table[row]
 
 
@@ -74,9 +74,9 @@ def _pad_replayed(case: Case, replay: Replay, slots: list[int]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """How one element came about. A step that was not reached is None; ``reason`` says in words why the slot is what it is.
+    """How one element came about. A step that was not reached is None; ``reason`` says why the slot is what it is.
 
-    ``rule`` is disabled, circular, paged, sharded or padding. ``steps`` are the steps reached, one line each, with their numbers.
+    ``rule`` is disabled, circular, paged, sharded or padding. ``steps`` are the steps reached, a line each, in numbers.
     """
 
     group: int
@@ -107,9 +107,9 @@ def trace(case: Case, group: int, token: int) -> Trace:
     Raises IndexError when there is no such element to write, ContractError when the case has no defined answer.
     """
     if not 0 <= group < len(case.groups):
-        raise IndexError(f"group {group} does not exist, the case has {len(case.groups)} (counted from 0)")
+        raise IndexError(f"there is no group {group}, the last is {len(case.groups) - 1}")
     if not 0 <= token < case.max_num_tokens:
-        raise IndexError(f"token {token} is not in the output, which has {case.max_num_tokens} (max_num_tokens, counted from 0)")
+        raise IndexError(f"there is no token {token}, the last is {case.max_num_tokens - 1} (max_num_tokens - 1)")
     check(case)
     if token >= case.num_tokens:
         return Trace(group, token, PADDING, case.pad_id, f"PAD: past the {case.num_tokens} tokens of the batch")
@@ -121,16 +121,19 @@ def trace(case: Case, group: int, token: int) -> Trace:
         return replace(start, reason="PAD: the group is disabled (slot_mapping_enabled is false)")
     if position < 0:
         return replace(start, reason=f"PAD: position {position} is negative")
-    located = _trace_place(case, kv_group, start, placing(case, kv_group)(position))
+    located = _trace_place(case, kv_group, request, start, placing(case, kv_group)(position))
     replay = case.replay
-    if replay is None or rule == CIRCULAR or group not in replay.cacheable_groups or not _replayed(replay, request, position):
+    if replay is None or rule == CIRCULAR or group not in replay.cacheable_groups:
+        return located
+    if not _replayed(replay, request, position):
         return located
     first = replay.starts[request]
     step = f"replay: {first} <= p = {position} < {first} + {replay.window} (start, window): PAD"
-    return replace(located, slot=pad, steps=(*located.steps, step), reason="PAD: the token is replayed after a prefix-cache hit")
+    reason = "PAD: the token is replayed after a prefix-cache hit"
+    return replace(located, slot=pad, steps=(*located.steps, step), reason=reason)
 
 
-def _trace_place(case: Case, group: Group, start: Trace, place: Place) -> Trace:
+def _trace_place(case: Case, group: Group, request: int, start: Trace, place: Place) -> Trace:
     """``start`` with the steps that lead from its position to ``place``, and the slot there."""
     virtual_block, virtual_offset, owner, local_offset, index, offset = place
     is_local = owner == case.cp.rank
@@ -145,8 +148,8 @@ def _trace_place(case: Case, group: Group, start: Trace, place: Place) -> Trace:
         )
     steps = _steps_in_words(case, group, start, index, offset)
     if not is_local:
-        return replace(start, steps=steps, reason=f"PAD: the token belongs to rank {owner}, this is rank {case.cp.rank}")
-    number = _row(case, group, start.request or 0)[index]
+        return replace(start, steps=steps, reason=f"PAD: the token is rank {owner}'s, this is rank {case.cp.rank}")
+    number = _row(case, group, request)[index]
     slot = number * group.block_size + offset
     last = f"slot = bt[{index}]*b + offset = {number}*{group.block_size} + {offset} = {slot}"
     return replace(
@@ -163,10 +166,11 @@ def _steps_in_words(case: Case, group: Group, at: Trace, index: int, offset: int
         return (f"kernel block: i = p // b = {p} // {b} = {index}; offset = p % b = {p} % {b} = {offset}",)
     size, world, rank, turn = group.kv_cache_block_size, case.cp.size, case.cp.rank, case.cp.interleave
     v, o, local, k = at.virtual_block, at.virtual_offset, at.local_offset, group.blocks_per_kv_block
+    virtual, mine = size * world, "local" if at.is_local else "not local"
     steps = (
-        f"virtual block: V = B*W = {size}*{world} = {size * world}; v = p // V = {p} // {size * world} = {v}; o = p % V = {o}",
-        f"owner: (o // I) % W = ({o} // {turn}) % {world} = {at.owner}; R = {rank}: {'local' if at.is_local else 'not local'}",
+        f"virtual block: V = B*W = {size}*{world} = {virtual}; v = p // V = {p} // {virtual} = {v}; o = p % V = {o}",
+        f"owner: (o // I) % W = ({o} // {turn}) % {world} = {at.owner}; R = {rank}: {mine}",
         f"local offset: l = (o // (W*I))*I + o % I = ({o} // {world * turn})*{turn} + {o} % {turn} = {local}",
-        f"kernel block: i = v*k + l // b = {v}*{k} + {local} // {b} = {index}; offset = l % b = {local} % {b} = {offset}",
+        f"kernel block: i = v*k + l // b = {v}*{k} + {local} // {b} = {index}; offset = l % b = {offset}",
     )
     return steps if at.is_local else steps[:2]

@@ -12,7 +12,7 @@ from reference.case import Case, Group
 DISABLED, CIRCULAR, PAGED, SHARDED = "disabled", "circular", "paged", "sharded"
 
 Place = tuple[int | None, int | None, int, int | None, int, int]
-"""(virtual block, virtual offset, owner, local offset, block index, offset in the block); None: the rule has no such step.
+"""(virtual block, virtual offset, owner, local offset, block index, offset in the block); None: a step the rule lacks.
 
 A plain tuple, because one is made for every token: a NamedTuple would double the time of the oracle.
 """
@@ -30,8 +30,8 @@ def rule_of(case: Case, group: Group) -> str:
 def placing(case: Case, group: Group) -> Callable[[int], Place]:
     """The function that takes a position >= 0 to its place in ``group``, which must be enabled.
 
-    A token is local when the owner is ``case.cp.rank``: rules without sharding name this rank as the owner of every token.
-    The block index of a token that is not local is the one it has on its owner.
+    A token is local when the owner is ``case.cp.rank``: rules without sharding name this rank as the owner of every
+    token. The block index of a token that is not local is the one it has on its owner.
     """
     b, rank = group.block_size, case.cp.rank
     rule = rule_of(case, group)

@@ -9,7 +9,7 @@ from reference.case import Case
 from reference.oracle import slot_mapping
 
 UNWRITTEN: int = -559038737
-"""0xDEADBEEF as int32: what every element of an output holds before the launch, so what "not written" looks like after it."""
+"""0xDEADBEEF as int32: what an output's elements hold before the launch, so what "not written" looks like after it."""
 
 PASS = "pass"
 MISMATCH = "mismatch"
@@ -29,8 +29,8 @@ MAX_DIFFERENCES = 16
 class Guard:
     """One access outside what the kernel may touch, or a store into an input.
 
-    ``direction`` is "read" or "write"; ``distance`` counts bytes from the nearest element of ``buffer``: negative before its
-    first element, 0 and up from its end on, or from its start for a store into an input, as ``message`` says.
+    ``direction`` is "read" or "write"; ``distance`` counts bytes to the nearest element of ``buffer``: negative before
+    the first, 0 at an element (a store into an input), positive past the last. ``message`` says all of it in words.
     """
 
     buffer: str
@@ -97,24 +97,26 @@ class Verdict:
 
 
 def expected_output(case: Case, output_length: int, writes_tail: bool = True) -> list[list[int]]:
-    """What each group's output of ``output_length`` elements must hold after a launch that began with ``UNWRITTEN`` everywhere.
+    """What each group's output of ``output_length`` elements must hold after a launch onto ``UNWRITTEN`` everywhere.
 
     Elements at or past ``max_num_tokens`` are never written. ``writes_tail=False`` is for the paths that write
-    [0, num_tokens) only (torch DCP, draft): the tail must keep what it held. Raises ValueError (``qsl-capacity``) when the
-    output is shorter than ``max_num_tokens``.
+    [0, num_tokens) only (torch DCP, draft): the tail must keep what it held. Raises ValueError (``qsl-capacity``) when
+    the output is shorter than ``max_num_tokens``.
     """
     if output_length < case.max_num_tokens:
-        raise ValueError(f"qsl-capacity: max_num_tokens {case.max_num_tokens} exceeds the output's {output_length} elements")
+        raise ValueError(f"qsl-capacity: max_num_tokens {case.max_num_tokens} exceeds the output's {output_length}")
     written = case.max_num_tokens if writes_tail else case.num_tokens
     untouched = [UNWRITTEN] * (output_length - written)
     return [row[:written] + untouched for row in slot_mapping(case)]
 
 
-def compare(expected: Sequence[Sequence[int]], actual: Sequence[Sequence[int]], guards: Iterable[Guard] = ()) -> Verdict:
+def compare(
+    expected: Sequence[Sequence[int]], actual: Sequence[Sequence[int]], guards: Iterable[Guard] = ()
+) -> Verdict:
     """Element for element, over the whole output of every group: lists of lists of the same shape.
 
-    A guard violation outranks a mismatch, and the differences are kept beside it. Raises ValueError when the shapes differ:
-    then the caller has read something other than the output.
+    A guard violation outranks a mismatch, and the differences are kept beside it. Raises ValueError when the shapes
+    differ: then the caller has read something other than the output.
     """
     guards = tuple(guards)
     if expected == actual:
@@ -124,10 +126,10 @@ def compare(expected: Sequence[Sequence[int]], actual: Sequence[Sequence[int]], 
         raise ValueError(f"cannot compare groups of {shapes[0]} elements with groups of {shapes[1]}")
     kept: list[Difference] = []
     total = 0
-    for group, (wanted, got) in enumerate(zip(expected, actual)):
+    for group, (wanted, got) in enumerate(zip(expected, actual, strict=True)):
         if wanted == got:
             continue
-        for index, (want, have) in enumerate(zip(wanted, got)):
+        for index, (want, have) in enumerate(zip(wanted, got, strict=True)):
             if want != have:
                 total += 1
                 if len(kept) < MAX_DIFFERENCES:

@@ -1,0 +1,96 @@
+"""What the host functions refuse before they launch: everything that can be checked without waiting for the device.
+
+A refusal is a ``ValueError`` whose message starts with the id of the broken clause of the contract (or with the name
+of the argument, where a tensor has the wrong type or shape) and gives the values and the limit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NoReturn
+
+import torch
+
+
+def refuse(clause: str, what: str) -> NoReturn:
+    """Raise the ``ValueError`` of a broken clause."""
+    raise ValueError(f"{clause}: {what}")
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """How tokens are laid out: blocks and context parallelism. Creating one checks that the sizes are legal together.
+
+    ``block_size`` (b) counts the tokens of a kernel block, ``kv_cache_block_size`` (B) those of an allocated block, B
+    = k*b. ``cp_size`` (W) ranks share a sequence, this one is ``cp_rank`` (R), ``cp_interleave`` (I) consecutive
+    tokens stay together.
+
+    Raises ``ValueError`` for ``hybrid-divides``, ``rank-range`` and, where W > 1 gives it a meaning,
+    ``interleave-divides``.
+    """
+
+    block_size: int
+    kv_cache_block_size: int
+    cp_size: int = 1
+    cp_rank: int = 0
+    cp_interleave: int = 1
+
+    def __post_init__(self) -> None:
+        b, kv = self.block_size, self.kv_cache_block_size
+        if b < 1:
+            refuse("hybrid-divides", f"block_size is {b}, must be at least 1")
+        if kv < b or kv % b:
+            refuse("hybrid-divides", f"kv_cache_block_size {kv} is not a positive multiple of block_size {b}")
+        if self.cp_size < 1:
+            refuse("rank-range", f"cp_size is {self.cp_size}, must be at least 1")
+        if not 0 <= self.cp_rank < self.cp_size:
+            refuse("rank-range", f"cp_rank is {self.cp_rank}, must be in [0, cp_size = {self.cp_size})")
+        if self.cp_interleave < 1:
+            refuse("interleave-divides", f"cp_interleave is {self.cp_interleave}, must be at least 1")
+        if self.cp_size > 1 and kv % self.cp_interleave:
+            refuse("interleave-divides", f"cp_interleave {self.cp_interleave} does not divide kv_cache_block_size {kv}")
+
+    @property
+    def blocks_per_kv_block(self) -> int:
+        """k: kernel blocks in one allocated block."""
+        return self.kv_cache_block_size // self.block_size
+
+
+def check_vector(name: str, tensor: torch.Tensor, dtypes: tuple[torch.dtype, ...], device: torch.device) -> None:
+    """Refuse anything but a contiguous 1-D tensor of one of ``dtypes`` on ``device``."""
+    if tensor.dim() != 1 or not tensor.is_contiguous():
+        refuse(name, f"expected a contiguous 1-D tensor, got shape {tuple(tensor.shape)}, strides {tensor.stride()}")
+    _check_type(name, tensor, dtypes, device)
+
+
+def check_block_table(block_table: torch.Tensor, geometry: Geometry, device: torch.device) -> None:
+    """Refuse anything but int32 [rows, width]: adjacent cells, rows that do not overlap, whole allocated blocks."""
+    if block_table.dim() != 2:
+        refuse("block_table", f"expected a 2-D tensor, got shape {tuple(block_table.shape)}")
+    _check_type("block_table", block_table, (torch.int32,), device)
+    rows, width = block_table.shape
+    if width > 1 and block_table.stride(1) != 1:
+        refuse("block_table", f"cells of a row must be adjacent, got strides {block_table.stride()}")
+    if rows > 1 and block_table.stride(0) < width:
+        refuse("block_table", f"row stride {block_table.stride(0)} is below the row width {width}: rows overlap")
+    k = geometry.blocks_per_kv_block
+    if width % k:
+        refuse("hybrid-width", f"row width {width} is not a multiple of {k} kernel blocks in an allocated block")
+
+
+def check_pad_id(pad_id: int, slot_dtype: torch.dtype) -> None:
+    """Refuse a padding value that the output type cannot hold."""
+    limits = torch.iinfo(slot_dtype)
+    if not limits.min <= pad_id <= limits.max:
+        refuse("slot-fits", f"pad_id {pad_id} is outside [{limits.min}, {limits.max}] of {_plain(slot_dtype)}")
+
+
+def _check_type(name: str, tensor: torch.Tensor, dtypes: tuple[torch.dtype, ...], device: torch.device) -> None:
+    if tensor.dtype not in dtypes:
+        refuse(name, f"expected {' or '.join(map(_plain, dtypes))}, got {_plain(tensor.dtype)}")
+    if tensor.device != device:
+        refuse(name, f"is on {tensor.device}, slot_mapping on {device}")
+
+
+def _plain(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,246 @@
+"""Slot mapping of one KV-cache group: one Triton program a request, and one that pads the tail."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.arguments import Geometry, check_block_table, check_pad_id, check_vector, refuse
+from kernels.validation import check_contents
+
+TILE_BLOCK_SIZE = 1024
+"""Tokens a program handles at once."""
+
+
+# The token counts change with every step. Specialized on (equal to 1, divisible by 16), each new kind of batch would
+# compile again, about 5 s on an NPU. The row stride and the block size stay what they are for as long as the engine
+# runs.
+@triton.jit(do_not_specialize=["num_tokens", "max_num_tokens"])
+def _compute_slot_mapping_kernel(
+    num_tokens,
+    max_num_tokens,
+    query_start_loc_ptr,
+    positions_ptr,
+    block_table_ptr,
+    block_table_stride,
+    block_size,
+    slot_mapping_ptr,
+    KV_CACHE_BLOCK_SIZE: tl.constexpr,
+    BLOCKS_PER_KV_BLOCK: tl.constexpr,
+    TOTAL_CP_WORLD_SIZE: tl.constexpr,
+    TOTAL_CP_RANK: tl.constexpr,
+    CP_KV_CACHE_INTERLEAVE_SIZE: tl.constexpr,
+    PAD_ID: tl.constexpr,
+    TILE_BLOCK_SIZE: tl.constexpr,
+    BLOCK_TABLE_WINDOW_SIZE: tl.constexpr,
+    IS_CIRCULAR: tl.constexpr = False,
+):
+    """Grid (num_reqs + 1,): program r maps the tokens of request r through table row r, the last one pads the tail.
+
+    ``query_start_loc`` int32 [num_reqs + 1], ``positions`` int64, ``block_table`` int32 with rows
+    ``block_table_stride`` apart, ``slot_mapping`` int32 or int64 [>= max_num_tokens], of which [0, max_num_tokens) is
+    written. ``TILE_BLOCK_SIZE`` and ``BLOCK_TABLE_WINDOW_SIZE`` are powers of two and decide how fast it is, never
+    what comes out. Negative positions, and block indices at or past ``block_table_stride``, get ``PAD_ID`` and read
+    nothing.
+
+    Remainders are ``x - x // n * n``: ``%`` on a vector becomes a scalar loop on Ascend. Dividends are never
+    negative, so it does not matter that ``//`` truncates. On Ascend the quotient comes from float32: exact for
+    positions below 2**24.
+    """
+    NOTHING_PENDING: tl.constexpr = 2147483647
+    # int64 vectors are scalar loops on Ascend: only an int64 output, whose slots may pass 2**31, pays for them.
+    slot_type: tl.constexpr = slot_mapping_ptr.dtype.element_ty
+    request = tl.program_id(0)
+    lane = tl.arange(0, TILE_BLOCK_SIZE)
+    padding = tl.full((TILE_BLOCK_SIZE,), PAD_ID, slot_type)
+
+    if request == tl.num_programs(0) - 1:
+        for tile_start in range(num_tokens, max_num_tokens, TILE_BLOCK_SIZE):
+            token = tile_start + lane
+            tl.store(slot_mapping_ptr + token, padding, mask=token < max_num_tokens)
+        return
+
+    start = tl.load(query_start_loc_ptr + request)
+    end = tl.load(query_start_loc_ptr + request + 1)
+    row_ptr = block_table_ptr + request.to(tl.int64) * block_table_stride
+    for tile_start in range(start, end, TILE_BLOCK_SIZE):
+        token = tile_start + lane
+        in_request = token < end
+        # -1 behind the request: such a lane is then as foreign as a negative position, and one test covers both.
+        loaded = tl.load(positions_ptr + token, mask=in_request, other=-1).to(tl.int32)
+        is_local = loaded >= 0
+        position = tl.maximum(loaded, 0)
+
+        if IS_CIRCULAR:
+            offset = position - position // block_size * block_size
+            slot = tl.load(row_ptr).to(slot_type) * block_size + offset
+            slots = tl.where(is_local, slot, padding)
+        else:
+            if TOTAL_CP_WORLD_SIZE == 1:
+                block_index = position // block_size
+                offset = position - block_index * block_size
+            else:
+                virtual_block_size: tl.constexpr = KV_CACHE_BLOCK_SIZE * TOTAL_CP_WORLD_SIZE
+                virtual_block = position // virtual_block_size
+                virtual_offset = position - virtual_block * virtual_block_size
+                # Runs of interleave tokens are dealt to the ranks in turn: run 0 to rank 0, run W to rank 0 again.
+                run = virtual_offset // CP_KV_CACHE_INTERLEAVE_SIZE
+                turn = run // TOTAL_CP_WORLD_SIZE
+                owner = run - turn * TOTAL_CP_WORLD_SIZE
+                is_local = is_local & (owner == TOTAL_CP_RANK)
+                offset_in_run = virtual_offset - run * CP_KV_CACHE_INTERLEAVE_SIZE
+                local_offset = turn * CP_KV_CACHE_INTERLEAVE_SIZE + offset_in_run
+                kernel_block = local_offset // block_size
+                block_index = virtual_block * BLOCKS_PER_KV_BLOCK + kernel_block
+                offset = local_offset - kernel_block * block_size
+
+            # One contiguous read of the row serves every token whose block lies in it. Consecutive positions need one
+            # window; what is still pending after it (sparse positions) gets the next, from the smallest block left
+            # over.
+            slots = padding
+            pending = tl.where(is_local, block_index, NOTHING_PENDING)
+            base = tl.min(pending, axis=0)
+            while base < block_table_stride:
+                cell = base + tl.arange(0, BLOCK_TABLE_WINDOW_SIZE)
+                window = tl.load(row_ptr + cell, mask=cell < block_table_stride)
+                distance = pending - base
+                found = distance < tl.minimum(block_table_stride - base, BLOCK_TABLE_WINDOW_SIZE)
+                # Ascend gathers no int32. The bits travel as float32 and come back as they were, at no instruction;
+                # converted to float32 instead, block numbers above 2**24 would lose their last bits.
+                carried = tl.gather(window.to(tl.float32, bitcast=True), tl.where(found, distance, 0), 0)
+                block_number = carried.to(tl.int32, bitcast=True).to(slot_type)
+                slots = tl.where(found, block_number * block_size + offset, slots)
+                pending = tl.where(found, NOTHING_PENDING, pending)
+                base = tl.min(pending, axis=0)
+
+        tl.store(slot_mapping_ptr + token, slots, mask=in_request)
+
+
+def block_table_window_size(tile_block_size: int, block_size: int) -> int:
+    """Cells of a row that ``tile_block_size`` consecutive tokens can touch, rounded up to a power of two.
+
+    One more than the blocks they fill, because the first token may stand anywhere in its block.
+    """
+    return int(triton.next_power_of_2(triton.cdiv(tile_block_size, block_size) + 1))
+
+
+def compute_slot_mapping(
+    query_start_loc: torch.Tensor,
+    positions: torch.Tensor,
+    block_table: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    *,
+    num_tokens: int,
+    block_size: int,
+    max_num_tokens: int | None = None,
+    kv_cache_block_size: int | None = None,
+    cp_size: int = 1,
+    cp_rank: int = 0,
+    cp_interleave: int = 1,
+    is_circular: bool = False,
+    pad_id: int = -1,
+    validate: bool = False,
+) -> None:
+    """Write the slot of every token into ``slot_mapping[:num_tokens]`` and ``pad_id`` into
+    ``[num_tokens:max_num_tokens]``.
+
+    All tensors are on one device. ``query_start_loc`` [num_reqs + 1] int32: request r owns tokens
+    [query_start_loc[r], query_start_loc[r + 1]) and row r of ``block_table``. ``positions`` [>= num_tokens] int64.
+    ``block_table`` [rows, width] int32, a view whose row stride exceeds its width included: the cells between may be
+    read, never used. ``slot_mapping`` [>= max_num_tokens] int32 or int64; nothing at or past ``max_num_tokens`` is
+    written.
+
+    Sizes count tokens: ``block_size`` (b) of a kernel block, ``kv_cache_block_size`` (B, default b) of an allocated
+    one. ``max_num_tokens`` is the padded length a graph is captured at, by default all of ``slot_mapping``.
+    ``cp_size`` ranks share each sequence, ``cp_interleave`` consecutive tokens at a time. ``is_circular``: one ring
+    block a request.
+
+    Raises ``ValueError`` that starts with the broken clause: ``hybrid-divides``, ``hybrid-width``, ``rank-range``,
+    ``interleave-divides``, ``circular-no-cp``, ``circular-one-block``, ``qsl-capacity``, ``row-exists``,
+    ``slot-fits`` (of ``pad_id``), or with the argument whose type or shape is wrong. ``validate=True`` also reads the
+    tensors, and so waits for the device: ``qsl-monotone``, ``qsl-capacity``, ``pos-int32``, ``row-width`` and
+    ``slot-fits`` of every token.
+    """
+    geometry = Geometry(
+        block_size, block_size if kv_cache_block_size is None else kv_cache_block_size, cp_size, cp_rank, cp_interleave
+    )
+    max_num_tokens = slot_mapping.numel() if max_num_tokens is None else max_num_tokens
+    _check_tensors(query_start_loc, positions, block_table, slot_mapping, geometry)
+    _check_capacity(num_tokens, max_num_tokens, positions.numel(), slot_mapping.numel())
+    check_pad_id(pad_id, slot_mapping.dtype)
+    rows, width = block_table.shape
+    if is_circular and cp_size > 1:
+        refuse("circular-no-cp", f"a circular group cannot be shared by cp_size {cp_size} ranks, the limit is 1")
+    if is_circular and width != 1:
+        refuse("circular-one-block", f"a circular group's row is 1 block wide, this one is {width}")
+    num_reqs = query_start_loc.numel() - 1
+    if num_reqs > rows:
+        refuse("row-exists", f"{num_reqs} requests need as many rows, block_table has {rows}")
+    row_stride = block_table.stride(0) if rows > 1 else width
+    _check_last_row(block_table, num_reqs, row_stride)
+    if validate:
+        check_contents(
+            query_start_loc,
+            positions,
+            block_table,
+            slot_mapping.dtype,
+            num_tokens=num_tokens,
+            geometry=geometry,
+            is_circular=is_circular,
+        )
+
+    _compute_slot_mapping_kernel[(num_reqs + 1,)](
+        num_tokens,
+        max_num_tokens,
+        query_start_loc,
+        positions,
+        block_table,
+        row_stride,
+        block_size,
+        slot_mapping,
+        KV_CACHE_BLOCK_SIZE=geometry.kv_cache_block_size,
+        BLOCKS_PER_KV_BLOCK=geometry.blocks_per_kv_block,
+        TOTAL_CP_WORLD_SIZE=cp_size,
+        TOTAL_CP_RANK=cp_rank,
+        CP_KV_CACHE_INTERLEAVE_SIZE=cp_interleave,
+        PAD_ID=pad_id,
+        TILE_BLOCK_SIZE=TILE_BLOCK_SIZE,
+        BLOCK_TABLE_WINDOW_SIZE=block_table_window_size(TILE_BLOCK_SIZE, block_size),
+        IS_CIRCULAR=is_circular,
+    )
+
+
+def _check_tensors(
+    query_start_loc: torch.Tensor,
+    positions: torch.Tensor,
+    block_table: torch.Tensor,
+    slot_mapping: torch.Tensor,
+    geometry: Geometry,
+) -> None:
+    device = slot_mapping.device
+    check_vector("slot_mapping", slot_mapping, (torch.int32, torch.int64), device)
+    check_vector("query_start_loc", query_start_loc, (torch.int32,), device)
+    check_vector("positions", positions, (torch.int64,), device)
+    check_block_table(block_table, geometry, device)
+    if query_start_loc.numel() == 0:
+        refuse("query_start_loc", "holds nothing, expected num_reqs + 1 offsets, the first of them 0")
+
+
+def _check_capacity(num_tokens: int, max_num_tokens: int, positions: int, slots: int) -> None:
+    if not 0 <= num_tokens <= max_num_tokens:
+        refuse("qsl-capacity", f"num_tokens {num_tokens} is outside [0, max_num_tokens = {max_num_tokens}]")
+    if num_tokens > positions:
+        refuse("qsl-capacity", f"num_tokens {num_tokens} exceeds the {positions} positions given")
+    if max_num_tokens > slots:
+        refuse("qsl-capacity", f"max_num_tokens {max_num_tokens} exceeds slot_mapping of {slots} elements")
+
+
+def _check_last_row(block_table: torch.Tensor, num_reqs: int, row_stride: int) -> None:
+    """The kernel knows a row's stride, not its width, and may read up to there: also behind the last row."""
+    held = block_table.untyped_storage().nbytes() // block_table.element_size() - block_table.storage_offset()
+    if num_reqs * row_stride > held:
+        refuse(
+            "block_table",
+            f"{num_reqs} rows of stride {row_stride} span {num_reqs * row_stride} cells, its storage ends after {held}",
+        )

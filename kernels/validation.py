@@ -1,0 +1,69 @@
+"""What only the contents of the tensors can tell. Reading them waits for the device: ``validate=True`` asks for
+it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+
+from kernels.arguments import Geometry, refuse
+from kernels.torch_dcp import Placement, place_tokens
+
+
+def check_contents(
+    query_start_loc: torch.Tensor,
+    positions: torch.Tensor,
+    block_table: torch.Tensor,
+    slot_dtype: torch.dtype,
+    *,
+    num_tokens: int,
+    geometry: Geometry,
+    is_circular: bool,
+) -> None:
+    """Raise ``ValueError`` for the first broken clause of ``qsl-monotone``, ``qsl-capacity``, ``pos-int32``,
+    ``row-width`` and ``slot-fits``, naming the token. Request r uses row r of ``block_table``; the shapes have been
+    checked already.
+    """
+    bounds = query_start_loc.tolist()
+    if bounds[0] != 0:
+        refuse("qsl-monotone", f"query_start_loc[0] is {bounds[0]}, must be 0")
+    for r, (start, end) in enumerate(pairwise(bounds)):
+        if end < start:
+            refuse("qsl-monotone", f"query_start_loc[{r + 1}] is {end}, below query_start_loc[{r}] = {start}")
+    if bounds[-1] != num_tokens:
+        refuse("qsl-capacity", f"query_start_loc ends at {bounds[-1]}, num_tokens is {num_tokens}")
+
+    position = positions[:num_tokens].cpu()
+    int32 = torch.iinfo(torch.int32)
+    if (t := _first((position < int32.min) | (position > int32.max))) is not None:
+        refuse("pos-int32", f"positions[{t}] is {position[t]}, outside [{int32.min}, {int32.max}]")
+
+    request = torch.repeat_interleave(torch.tensor(bounds).diff())
+    if is_circular:
+        place = Placement(position >= 0, torch.zeros_like(position), position % geometry.block_size)
+    else:
+        place = place_tokens(position, geometry)
+    width = block_table.shape[1]
+    if (t := _first(place.is_local & (place.block_index >= width))) is not None:
+        refuse(
+            "row-width",
+            f"position {position[t]} of request {request[t]} (token {t}) needs block index {place.block_index[t]}, "
+            f"the row has {width}",
+        )
+
+    local = place.is_local.nonzero().flatten()
+    number = block_table.cpu()[request[local], place.block_index[local]].to(torch.int64)
+    slot = number * geometry.block_size + place.offset[local]
+    limit = torch.iinfo(slot_dtype)
+    if (i := _first((slot < limit.min) | (slot > limit.max))) is not None:
+        refuse(
+            "slot-fits",
+            f"token {local[i]} in block {number[i]} has slot {slot[i]}, outside [{limit.min}, {limit.max}]",
+        )
+
+
+def _first(wrong: torch.Tensor) -> int | None:
+    """Index of the first true element of a 1-D bool tensor."""
+    places = wrong.nonzero()
+    return int(places[0]) if len(places) else None

@@ -1,0 +1,123 @@
+"""One run of the suite: the subjects loaded on a lane, their specializations, what was drawn and what was found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from conformance.execution.session import Session
+from conformance.lanes import Lane
+from conformance.subjects.binding import Settings, bind
+from conformance.subjects.entry import EntryPoint
+from conformance.verdicts import Finding, judge
+from reference.case import Case, Launch
+from strategies.specializations import V1_AXES, Axes, Pool, Specialization, pool
+
+# Families with compile-time parameters; the others are drawn freely.
+AXES: dict[str, Axes] = {"v1": V1_AXES}
+
+SKIPPED = "unsupported"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line chose, as far as a run depends on it."""
+
+    subjects: tuple[str, ...]
+    sources: dict[str, str]
+    compile_budget: int
+    case_timeout: float
+    cache: Path
+    compile_workers: int
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one entry point was given so far."""
+
+    cases: int = 0
+    specializations: set[object] = field(default_factory=set)
+    verdicts: Counter[str] = field(default_factory=Counter)
+
+
+class Engine:
+    """Starts a subject's process when it is first asked for, and ends all of them in ``close``."""
+
+    def __init__(self, lane: Lane, options: Options) -> None:
+        self.lane, self.options = lane, options
+        self.tallies: dict[str, Tally] = {}
+        self._sessions: dict[str, Session] = {}
+        self._pools: dict[str, Pool] = {}
+
+    def close(self) -> None:
+        for session in self._sessions.values():
+            session.close()
+        self._sessions.clear()
+
+    def session(self, subject: str) -> Session:
+        if subject not in self._sessions:
+            self._sessions[subject] = Session(
+                self.lane,
+                subject,
+                self.options.sources.get(subject),
+                cache=self.options.cache,
+                case_timeout=self.options.case_timeout,
+            )
+        return self._sessions[subject]
+
+    def entries(self) -> list[EntryPoint]:
+        """Every entry point of the chosen subjects. Raises SubjectError when one cannot be loaded."""
+        return [entry for subject in self.options.subjects for entry in self.session(subject).entries.values()]
+
+    def pool(self, entry: EntryPoint) -> Pool | None:
+        """The specializations that this run compiles for ``entry``; None where it has no compile-time parameters."""
+        axes = AXES.get(entry.family)
+        if axes is None:
+            return None
+        if entry.id not in self._pools:
+            self._pools[entry.id] = pool(entry.declaration, axes, self.options.compile_budget)
+        return self._pools[entry.id]
+
+    def compile(self, entry: EntryPoint, progress: Callable[[int, int], None]) -> list[str]:
+        """Compile the pool of ``entry`` before the first case; the messages of what does not compile.
+
+        Nothing is lost by a failure here: the same specialization fails again, with a case, when it is drawn.
+        """
+        specializations = self.pool(entry) or ()
+        invocations = [bind(entry, *_empty(each), settings_of(each))[0] for each in specializations]
+        session = self.session(entry.subject)
+        errors = session.compile(invocations, workers=self.options.compile_workers, progress=progress)
+        return [error for error in errors if error is not None]
+
+    def run(self, entry: EntryPoint, case: Case, launch: Launch, settings: Settings) -> Finding:
+        """Launch ``case`` and judge the outcome."""
+        invocation, launch = bind(entry, case, launch, settings)
+        outcome = self.session(entry.subject).launch(invocation, launch.fence)
+        finding = judge(entry, case, launch, outcome)
+        tally = self.tallies.setdefault(entry.id, Tally())
+        tally.cases += 1
+        tally.specializations.add((launch.output_dtype, tuple(launch.constants.items())))
+        tally.verdicts[finding.verdict.kind] += 1
+        return finding
+
+
+def settings_of(specialization: Specialization) -> Settings:
+    if specialization.tile is None:
+        return Settings()
+    return Settings(specialization.tile, specialization.window)
+
+
+def _empty(specialization: Specialization) -> tuple[Case, Launch]:
+    """A launch without requests, which compiles what every launch of ``specialization`` needs."""
+    from reference.case import Group
+
+    group = Group(
+        block_table=(tuple(range(specialization.blocks_per_kv_block)),),
+        block_size=specialization.block_size,
+        kv_cache_block_size=specialization.kv_cache_block_size,
+        kind="circular" if specialization.circular else "paged",
+    )
+    case = Case((0,), (), 0, 0, (group,), cp=specialization.cp, pad_id=specialization.pad_id)
+    return case, Launch(output_dtype=specialization.output_dtype)

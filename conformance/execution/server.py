@@ -1,0 +1,176 @@
+"""The process that holds a subject: imports it once on one lane, then forks a fresh runner whenever the suite asks for one.
+
+A runner is a fork that launches and nothing else, so what a kernel destroys is gone with the runner and a new one costs
+milliseconds, not imports. Messages are JSON (a hostile child must not be able to make the suite unpickle anything).
+Started by :class:`conformance.execution.session.Session`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
+from typing import Any
+
+from conformance.execution import arena, faults
+from conformance.execution.buffer import Buffer
+from conformance.lanes import Lane, by_name
+from conformance.lanes.errors import CompileError, Unsupported
+from conformance.subjects import load
+from conformance.subjects.entry import LoadedEntry
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent ends, however that ends."""
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _arguments(lane: Lane, entry: LoadedEntry, request: Mapping[str, Any]) -> dict[str, Any]:
+    convert = lane.pointer if entry.is_kernel else Buffer.tensor
+    return {
+        name: convert(Buffer.from_json(value)) if isinstance(value, dict) else value
+        for name, value in request["arguments"].items()
+    }
+
+
+def _failure(error: BaseException) -> dict[str, Any]:
+    kind = "compile" if isinstance(error, CompileError) else "unsupported" if isinstance(error, Unsupported) else "raised"
+    frames = traceback.extract_tb(error.__traceback__)
+    last = frames[-1] if frames else None
+    where = f" ({os.path.basename(last.filename)}:{last.lineno})" if last and kind == "raised" else ""
+    name = f"{type(error).__name__}: " if kind == "raised" else ""
+    return {"status": kind, "message": f"{name}{error}{where}"[:4000]}
+
+
+def run(connection: Connection, lane: Lane, entries: Mapping[str, LoadedEntry]) -> None:
+    """A runner: one launch a request, until the suite closes the connection."""
+
+    def announce() -> None:  # so that the suite does not take a compilation for a hang
+        connection.send_bytes(b'{"event": "compiling"}')
+
+    lane.on_compile(announce)
+    while True:
+        try:
+            request = json.loads(connection.recv_bytes())
+        except EOFError:
+            return
+        entry = entries[request["entry"]]
+        try:
+            entry.invoke(tuple(request["grid"]), _arguments(lane, entry, request))
+            lane.synchronize()
+            reply: dict[str, Any] = {"status": "ok"}
+        except Exception as error:
+            reply = _failure(error)
+        connection.send_bytes(json.dumps(reply).encode())
+
+
+def _compile(
+    control: Connection, lane: Lane, entries: Mapping[str, LoadedEntry], jobs: list[dict[str, Any]], workers: int, ended: dict[int, int]
+) -> None:
+    """Compile every job in ``workers`` forks and report each as it is done. A fork that dies takes only its own job with it.
+
+    ``ended`` collects the status of runners that end meanwhile.
+    """
+    waiting = list(enumerate(jobs))[::-1]
+    running: dict[int, tuple[int, int, float]] = {}
+    while waiting or running:
+        while waiting and len(running) < workers:
+            index, job = waiting.pop()
+            read, write = os.pipe()
+            pid = os.fork()
+            if not pid:
+                os.close(read)
+                _compile_one(lane, entries[job["entry"]], job, write)
+            os.close(write)
+            running[pid] = (index, read, time.monotonic())
+        pid, status = os.wait()
+        if pid not in running:
+            ended[pid] = status
+            continue
+        index, read, started = running.pop(pid)
+        with os.fdopen(read, "rb") as pipe:
+            answer = pipe.read()
+        event = json.loads(answer) if answer else {"error": f"the compiler ended with status {os.waitstatus_to_exitcode(status)}"}
+        event.update(event="compiled", index=index, seconds=time.monotonic() - started)
+        control.send_bytes(json.dumps(event).encode())
+    control.send_bytes(b'{"event": "done"}')
+
+
+def _compile_one(lane: Lane, entry: LoadedEntry, job: dict[str, Any], pipe: int) -> None:
+    try:
+        fresh = entry.precompile(lane, _arguments(lane, entry, job))
+        answer: dict[str, Any] = {"error": None, "fresh": fresh}
+    except BaseException as error:
+        answer = {"error": _failure(error)["message"], "fresh": True}
+    os.write(pipe, json.dumps(answer).encode())
+    os._exit(0)
+
+
+def _fork_runner(control: Connection, handler: faults.FaultHandler, lane: Lane, entries: Mapping[str, LoadedEntry]) -> None:
+    end = recv_handle(control)
+    pid = os.fork()
+    if pid:
+        os.close(end)
+        control.send_bytes(json.dumps({"pid": pid}).encode())
+        return
+    status = 1
+    try:
+        die_with_parent()
+        control.close()
+        handler.install()
+        run(Connection(end), lane, entries)
+        status = 0
+    except OSError:
+        status = 0  # the suite closed the connection in the middle of an answer: nobody is left to tell
+    finally:
+        os._exit(status)
+
+
+def serve(control: Connection, arena_fd: int, record_fd: int) -> None:
+    """Answer the suite's requests until it closes the connection."""
+    order = json.loads(control.recv_bytes())
+    try:
+        lane = by_name(order["lane"])
+        lane.enter(order["cache"])
+        record = mmap.mmap(record_fd, faults.RECORD_BYTES)
+        handler = faults.FaultHandler(ctypes.addressof(ctypes.c_char.from_buffer(record)))
+        base = arena.map_in_child(arena_fd)
+        entries = {entry.description.name: entry for entry in load(order["subject"], order["source"], lane)}
+    except Exception as error:
+        control.send_bytes(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
+        return
+    control.send_bytes(
+        json.dumps({"base": base, "entries": [entry.description.to_json() for entry in entries.values()]}).encode()
+    )
+    ended: dict[int, int] = {}
+    while True:
+        try:
+            request = json.loads(control.recv_bytes())
+        except EOFError:
+            return
+        if request["op"] == "fork":
+            _fork_runner(control, handler, lane, entries)
+        elif request["op"] == "reap":
+            pid = request["pid"]
+            status = ended.pop(pid) if pid in ended else os.waitpid(pid, 0)[1]
+            control.send_bytes(json.dumps({"status": os.waitstatus_to_exitcode(status)}).encode())
+        elif request["op"] == "compile":
+            _compile(control, lane, entries, request["jobs"], request["workers"], ended)
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    serve(Connection(int(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,215 @@
+"""The suite's handle on a subject: launches go out, outcomes come back, and a dead or hanging child is an outcome like any other."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import send_handle
+from pathlib import Path
+from typing import Any
+
+from conformance.execution import faults
+from conformance.execution.arena import Arena, Array
+from conformance.lanes import Lane
+from conformance.subjects.entry import EntryPoint
+from reference.verdict import Guard
+
+Argument = Array | int | bool | str | None
+COMPILE_TIMEOUT = 120.0  # seconds for one compilation, which is no launch and must not count as a hang
+
+
+class SubjectError(RuntimeError):
+    """The subject could not be loaded, or its process cannot be kept alive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """One call as bound: the grid, and every parameter by name with its value or its buffer."""
+
+    entry: str
+    grid: tuple[int, ...]
+    arguments: Mapping[str, Argument]
+
+    def arrays(self) -> list[Array]:
+        return [value for value in self.arguments.values() if isinstance(value, Array)]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a launch did. ``status``: ok, raised, compile, unsupported, crash or hang; ``outputs`` by buffer name, only for ok."""
+
+    status: str
+    outputs: Mapping[str, list[int]] = field(default_factory=dict)
+    guards: tuple[Guard, ...] = ()
+    message: str = ""
+
+
+class Session:
+    """A subject loaded on a lane. Use as a context manager; ``close`` leaves no process behind."""
+
+    def __init__(self, lane: Lane, subject: str, source: str | None, *, cache: Path, case_timeout: float = 10.0) -> None:
+        self.lane, self.subject, self.source = lane, subject, source
+        self.case_timeout = case_timeout
+        self.entries: dict[str, EntryPoint] = {}
+        self._arena = Arena()
+        record_fd = os.memfd_create("slot-mapping-fault", os.MFD_CLOEXEC)
+        os.ftruncate(record_fd, faults.RECORD_BYTES)
+        self._record = mmap.mmap(record_fd, faults.RECORD_BYTES)
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the session)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._server = subprocess.Popen(
+                [sys.executable, "-m", "conformance.execution.server", *map(str, (theirs.fileno(), self._arena.fd, record_fd))],
+                env={**os.environ, **lane.environment()},
+                cwd=Path(__file__).parents[2],
+                pass_fds=(theirs.fileno(), self._arena.fd, record_fd),
+                stdin=subprocess.DEVNULL,
+                stdout=self._stderr,
+                stderr=self._stderr,
+                start_new_session=True,  # Ctrl-C is the suite's to handle
+            )
+        os.close(record_fd)
+        self._control = Connection(ours.detach())
+        self._runner: Connection | None = None
+        self._runner_pid = 0
+        try:
+            answer = self._ask({"lane": lane.name, "subject": subject, "source": source, "cache": str(cache)})
+            if "error" in answer:
+                raise SubjectError(f"subject {subject!r} cannot be loaded on lane {lane.name!r}: {answer['error']}")
+        except BaseException:
+            self.close()
+            raise
+        self._arena.base = answer["base"]
+        for item in answer["entries"]:
+            entry = EntryPoint.from_json(item)
+            self.entries[entry.name] = entry
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End runner and server. Safe to call twice."""
+        if self._server.returncode is not None:
+            return
+        if self._runner is not None:
+            self._runner.close()
+        self._control.close()
+        try:
+            self._server.wait(timeout=1)
+        except subprocess.TimeoutExpired:
+            self._server.kill()  # a runner that hangs dies with it
+            self._server.wait()
+        self._stderr.close()
+        self._record.close()
+        self._arena.close()
+
+    def compile(
+        self, invocations: Sequence[Invocation], *, workers: int, progress: Callable[[int, int], None] = lambda done, total: None
+    ) -> list[str | None]:
+        """Compile what these launches need, ``workers`` at a time; one message a failed one, None a good one."""
+        jobs = [self._request(item, {name: {**_shape(array), "address": 0} for name, array in _named(item)}) for item in invocations]
+        self._control.send_bytes(json.dumps({"op": "compile", "jobs": jobs, "workers": workers}).encode())
+        errors: list[str | None] = [None] * len(jobs)
+        done = 0
+        while True:
+            event = self._receive(self._control, COMPILE_TIMEOUT)
+            if event["event"] == "done":
+                return errors
+            done += 1
+            errors[event["index"]] = event["error"]
+            progress(done, len(jobs))
+
+    def launch(self, invocation: Invocation, fence: str) -> Outcome:
+        """Run one invocation on guarded buffers whose inaccessible neighbour stands ``after`` or ``before`` them."""
+        runner = self._runner or self._start_runner()
+        placed = self._arena.place(invocation.arrays(), fence)
+        self._arena.fill(placed)
+        request = self._request(invocation, {name: item.describe() for name, item in placed.items()})
+        try:
+            runner.send_bytes(json.dumps(request).encode())
+            reply = self._receive(runner, self.case_timeout)
+            if reply.get("event") == "compiling":
+                reply = self._receive(runner, COMPILE_TIMEOUT)
+        except TimeoutError:
+            os.kill(self._runner_pid, signal.SIGKILL)
+            self._bury()
+            return Outcome("hang", message=f"no answer within {self.case_timeout:g} s")
+        except (EOFError, OSError):
+            status = self._bury()
+            fault = faults.read_record(self._record)
+            if fault is None:
+                return Outcome("crash", message=_ending(status))
+            guard = self._arena.blame(placed, fault.address, fault.direction) if fault.name in ("SIGSEGV", "SIGBUS") else None
+            if guard is not None:
+                return Outcome("crash", guards=(guard,), message=guard.message)
+            return Outcome("crash", message=f"{fault.name} at address {fault.address:#x}, near no buffer of the launch")
+        if reply["status"] != "ok":
+            return Outcome(reply["status"], message=reply["message"])
+        guards = tuple(self._arena.writes_outside(placed))
+        outputs = {name: self._arena.output(item).tolist() for name, item in placed.items() if item.array.data is None}
+        return Outcome("ok", outputs, guards)
+
+    @staticmethod
+    def _request(invocation: Invocation, buffers: Mapping[str, Mapping[str, object]]) -> dict[str, Any]:
+        arguments = {
+            name: buffers[value.name] if isinstance(value, Array) else value for name, value in invocation.arguments.items()
+        }
+        return {"entry": invocation.entry, "grid": invocation.grid, "arguments": arguments}
+
+    def _start_runner(self) -> Connection:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._control.send_bytes(b'{"op": "fork"}')
+            send_handle(self._control, theirs.fileno(), None)
+        self._runner_pid = self._receive(self._control, COMPILE_TIMEOUT)["pid"]
+        self._runner = Connection(ours.detach())
+        return self._runner
+
+    def _bury(self) -> int:
+        assert self._runner is not None
+        self._runner.close()
+        self._runner = None
+        return int(self._ask({"op": "reap", "pid": self._runner_pid})["status"])
+
+    def _ask(self, request: Mapping[str, object]) -> dict[str, Any]:
+        try:
+            self._control.send_bytes(json.dumps(request).encode())
+            return self._receive(self._control, COMPILE_TIMEOUT)
+        except (EOFError, OSError, TimeoutError) as error:
+            self._stderr.seek(0)
+            last = self._stderr.read()[-2000:].decode(errors="replace").strip()
+            raise SubjectError(f"the process of subject {self.subject!r} ended: {last or error!r}") from error
+
+    @staticmethod
+    def _receive(connection: Connection, timeout: float) -> dict[str, Any]:
+        if not connection.poll(timeout):
+            raise TimeoutError
+        answer: dict[str, Any] = json.loads(connection.recv_bytes())
+        return answer
+
+
+def _named(invocation: Invocation) -> list[tuple[str, Array]]:
+    return [(array.name, array) for array in invocation.arrays()]
+
+
+def _shape(array: Array) -> dict[str, object]:
+    return {"dtype": array.dtype, "shape": array.shape, "strides": array.strides, "size": array.size}
+
+
+def _ending(status: int) -> str:
+    if status < 0:
+        return f"the process was ended by {signal.Signals(-status).name}"
+    return f"the process ended itself with status {status}"
+

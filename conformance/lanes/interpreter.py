@@ -1,0 +1,35 @@
+"""Lane ``interpreter``: Triton's own interpreter, one NumPy operation a tensor operation. Slow, and independent of every compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from conformance.execution.buffer import Buffer
+from conformance.lanes.base import Lane
+from conformance.lanes.environment import installed
+
+if TYPE_CHECKING:
+    import torch
+
+
+class InterpreterLane(Lane):
+    """Needs the package ``triton``: the interpreter that triton-ascend 3.2.0 brings cannot run ``tl.gather``."""
+
+    name = "interpreter"
+
+    def unavailable(self) -> str | None:
+        if installed("triton-ascend"):
+            return "triton-ascend is installed, whose interpreter cannot run tl.gather; use an environment with the package triton"
+        return None if installed("triton") else "the package triton is not installed"
+
+    def environment(self) -> Mapping[str, str]:
+        return {"TRITON_INTERPRET": "1"}
+
+    def enter(self, cache: str) -> None:
+        import torch
+
+        torch.set_num_threads(1)
+
+    def pointer(self, buffer: Buffer) -> torch.Tensor:
+        return buffer.tensor()

@@ -1,0 +1,43 @@
+"""Lane ``lowered``: triton-ascend's front end down to linalg, upstream MLIR and LLVM from there, native code on this machine."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from conformance.execution.buffer import Buffer
+from conformance.lanes.base import Lane
+from conformance.lanes.environment import installed
+
+_PACKAGES = ("triton-ascend", "ascendnpu-ir", "llvmlite", "pybind11")
+
+
+class LoweredLane(Lane):
+    """Needs triton-ascend, ascendnpu-ir and llvmlite; no NPU, no CANN."""
+
+    name = "lowered"
+
+    def unavailable(self) -> str | None:
+        missing = [package for package in _PACKAGES if not installed(package)]
+        if not missing:
+            return None
+        here = f"CPython {sys.version_info[0]}.{sys.version_info[1]} on {sys.platform} {platform.machine()}"
+        return f"{', '.join(missing)} not installed (triton-ascend has wheels for CPython 3.10 and 3.11 on Linux; this is {here})"
+
+    def enter(self, cache: str) -> None:
+        from conformance.lanes.lowered.launcher import Launcher
+
+        self._launcher = Launcher(Path(cache) / "lowered")
+        self._launcher.install()
+
+    def pointer(self, buffer: Buffer) -> Buffer:
+        return buffer
+
+    def precompile(self, kernel: Any, arguments: Mapping[str, Any]) -> bool:
+        return self._launcher.precompile(kernel, arguments)
+
+    def on_compile(self, announce: Callable[[], None]) -> None:
+        self._launcher.announce = announce

@@ -1,0 +1,58 @@
+"""From a ``@triton.jit`` function to linalg on tensors, with triton-ascend's own front end. No device and no CANN needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from triton._C.libtriton import ir, llvm
+from triton.backends.ascend import compiler as ascend
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.compiler.compiler import make_backend
+
+from conformance.lanes.errors import CompileError
+
+TARGET = GPUTarget("npu", "Ascend910B3", 0)
+
+
+@cache
+def _backend() -> tuple[Any, Any]:
+    backend = make_backend(TARGET)
+    return backend, backend.parse_options({})
+
+
+def linalg(kernel: Any, signature: Mapping[str, str], constants: Mapping[str, object]) -> str:
+    """Linalg text of ``kernel``. ``signature``: parameter -> "i32", "*i64", ...; ``constants``: parameter -> compile-time value.
+
+    Raises CompileError with the front end's message.
+    """
+    backend, options = _backend()
+    metadata = dict(options.__dict__, target=TARGET)
+    try:
+        source = ASTSource(fn=kernel, signature=dict(signature), constants=dict(constants))
+        context = ir.context()
+        ir.load_dialects(context)
+        backend.load_dialects(context)
+        module = source.make_ir(options, backend.get_codegen_implementation(), backend.get_module_map(), context)
+        module = ascend.make_ttir(module, metadata, options)
+        return str(ascend.ttir_to_linalg(module, metadata, options, named_ops=False))
+    except Exception as error:
+        raise CompileError(_innermost(error)) from error
+
+
+def translate(mlir_file: str) -> str:
+    """LLVM IR text of a module in the LLVM dialect."""
+    context = ir.context()
+    ir.load_dialects(context)
+    return str(llvm.to_module(ir.parse_mlir_module(mlir_file, context), llvm.context()))
+
+
+def _innermost(error: BaseException) -> str:
+    """The message closest to the cause: Triton wraps one error a nesting level."""
+    messages = [str(error)]
+    while error.__cause__ is not None:
+        error = error.__cause__
+        messages.append(str(error))
+    return "\n".join(dict.fromkeys(message for message in messages if message))

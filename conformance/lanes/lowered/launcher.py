@@ -1,0 +1,122 @@
+"""``kernel[grid](...)`` on the lowered lane: bind, find or compile the specialization, call its native code."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from triton.runtime.jit import JITFunction
+
+from conformance.lanes.errors import Unsupported
+from conformance.lanes.lowered import frontend, mlir, native
+from conformance.lanes.lowered.cache import CodeCache
+
+_LAUNCH_OPTIONS = frozenset({"num_warps", "num_stages", "num_ctas", "stream", "debug", "grid", "warmup"})
+_POINTERS = {
+    "bool": "*i1",
+    "int8": "*i8",
+    "uint8": "*u8",
+    "int16": "*i16",
+    "int32": "*i32",
+    "uint32": "*u32",
+    "int64": "*i64",
+    "uint64": "*u64",
+    "float16": "*fp16",
+    "bfloat16": "*bf16",
+    "float32": "*fp32",
+    "float64": "*fp64",
+}
+_PACKAGES = ("triton-ascend", "ascendnpu-ir", "llvmlite")
+
+
+def _type_of(name: str, value: Any) -> str:
+    """Triton's type of a run-time argument."""
+    if isinstance(value, bool):
+        return "i1"
+    if isinstance(value, int):
+        return "i32" if -(2**31) <= value < 2**31 else "i64" if value < 2**63 else "u64"
+    if hasattr(value, "data_ptr"):
+        dtype = str(value.dtype).removeprefix("torch.")
+        if dtype in _POINTERS:
+            return _POINTERS[dtype]
+        raise Unsupported(f"parameter {name}: a pointer to {dtype}")
+    raise Unsupported(f"parameter {name}: an argument of type {type(value).__name__}")
+
+
+class Launcher:
+    """Replaces Triton's launch in this process. Code comes from memory, else from the cache on disk, else from the compiler."""
+
+    def __init__(self, folder: Path) -> None:
+        versions = [f"{package} {importlib.metadata.version(package)}" for package in _PACKAGES]
+        self._cache = CodeCache(folder, "\n".join([*versions, *mlir.PASSES, native.host()]))
+        self._loaded: dict[tuple[Any, ...], native.Loaded] = {}
+        self.announce: Callable[[], None] = lambda: None
+
+    def install(self) -> None:
+        """Make every ``kernel[grid](...)`` of this process come here."""
+
+        def run(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
+            arguments = dict(zip(kernel.arg_names, args, strict=False), **kwargs)
+            if warmup:
+                self.precompile(kernel, arguments)
+            else:
+                self.launch(kernel, grid(arguments) if callable(grid) else grid, arguments)
+
+        JITFunction.run = run
+
+    def launch(self, kernel: Any, grid: tuple[int, ...], arguments: Mapping[str, Any]) -> None:
+        """Run ``kernel`` over ``grid``, one program after the other."""
+        types, constants, values = self._bind(kernel, arguments)
+        key = (id(kernel), tuple(types.values()), tuple(constants.items()))
+        loaded = self._loaded.get(key)
+        if loaded is None:
+            loaded = self._loaded[key] = native.Loaded(self._code(kernel, types, constants)[0])
+        words = (ctypes.c_int64 * (2 * len(values)))()
+        for index, value in enumerate(values):
+            if isinstance(value, int):
+                words[2 * index] = value if value < 2**63 else value - 2**64
+            else:
+                words[2 * index] = value.data_ptr()
+                words[2 * index + 1] = value.numel()
+        x, y, z = (*grid, 1, 1)[:3]
+        loaded.call(ctypes.addressof(words), x, y, z)
+
+    def precompile(self, kernel: Any, arguments: Mapping[str, Any]) -> bool:
+        """Put the code for these arguments into the cache on disk; False when it was there."""
+        types, constants, _ = self._bind(kernel, arguments)
+        return self._code(kernel, types, constants)[1]
+
+    @staticmethod
+    def _bind(kernel: Any, arguments: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, object], list[Any]]:
+        unknown = set(arguments) - set(kernel.arg_names) - _LAUNCH_OPTIONS
+        if unknown:
+            raise TypeError(f"{kernel.fn.__name__}() got unexpected arguments {', '.join(sorted(unknown))}")
+        types: dict[str, str] = {}
+        constants: dict[str, object] = {}
+        values = []
+        for parameter in kernel.params:
+            name = parameter.name
+            if name not in arguments and not parameter.has_default:
+                raise TypeError(f"{kernel.fn.__name__}() misses the argument {name}")
+            value = arguments[name] if name in arguments else parameter.default
+            if parameter.is_constexpr or value is None:
+                constants[name] = value
+            else:
+                types[name] = _type_of(name, value)
+                values.append(value)
+        return types, constants, values
+
+    def _code(self, kernel: Any, types: Mapping[str, str], constants: Mapping[str, object]) -> tuple[bytes, bool]:
+        key = self._cache.key(kernel.cache_key, list(types.items()), list(constants.items()))
+        code = self._cache.load(key)
+        if code is not None:
+            return code, False
+        self.announce()
+        text = mlir.llvm_ir(frontend.linalg(kernel, types, constants))
+        kinds = ["pointer" if kind.startswith("*") else "i" + kind.lstrip("iu") for kind in types.values()]
+        code = native.object_code(text, kernel.fn.__name__, kinds)
+        self._cache.store(key, code)
+        return code, True

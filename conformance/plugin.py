@@ -1,0 +1,252 @@
+"""The pytest side of the suite: options, the ``entry_point`` of each test, compiling before testing, reports after it."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+
+from conformance import lanes, recording, saved, subjects
+from conformance.engine import Engine, Options
+from conformance.execution.session import SubjectError
+from conformance.under_test import UnderTest
+from conformance.verdicts import ConformanceFailure
+from reference.case import CaseError
+
+_FOLDER = Path(__file__).parent
+_SAVED = _FOLDER / "test_saved.py"
+_ENGINE = pytest.StashKey[Engine]()
+_RECORDER = pytest.StashKey[recording.Recorder]()
+
+DEFAULT_PROFILE = "gate"
+# No database: under another pool of specializations the same entry is another case. A failure travels as a JSON file.
+_COMMON = settings(
+    database=None,
+    deadline=None,
+    print_blob=False,
+    report_multiple_bugs=True,
+    phases=[Phase.explicit, Phase.generate, Phase.target, Phase.shrink],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+for _name, _examples in {"quick": 100, DEFAULT_PROFILE: 1500, "deep": 20_000}.items():
+    settings.register_profile(_name, _COMMON, max_examples=_examples)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("conformance", "slot-mapping conformance")
+    group.addoption("--subject", action="append", metavar="NAME", help=f"{', '.join(subjects.NAMES)}; repeatable (default: kernels)")
+    group.addoption(
+        "--source",
+        action="append",
+        default=[],
+        metavar="[NAME=]PATH",
+        help="read that subject from a source checkout or an unpacked wheel instead of the installed package",
+    )
+    group.addoption("--lane", default="auto", metavar="NAME", help=f"auto (default), {', '.join(lanes.names())}")
+    group.addoption("--max-examples", type=int, metavar="N", help="examples a test, instead of the profile's")
+    group.addoption("--compile-budget", type=int, default=64, metavar="N", help="specializations a kernel and run (default 64)")
+    group.addoption(
+        "--case-timeout", type=float, default=10.0, metavar="S", help="seconds after which a launch counts as hung (default 10)"
+    )
+    group.addoption(
+        "--replay", action="append", default=[], metavar="FILE", help="run saved cases instead of drawing; repeatable"
+    )
+    group.addoption("--report-dir", default="reports/output", metavar="DIR", help="where reports go (default reports/output)")
+
+
+@pytest.hookimpl(trylast=True)  # after Hypothesis's own, which loads the profile that its option names
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "entry_points(*names): the entry points that a conformance test is about")
+    _check_options(config)
+    if config.option.hypothesis_profile is None:
+        settings.load_profile(DEFAULT_PROFILE)
+    if config.option.max_examples is not None:
+        settings.register_profile("command line", settings(), max_examples=config.option.max_examples)
+        settings.load_profile("command line")
+    config.stash[_RECORDER] = recording.Recorder(Path(config.option.report_dir), _seed(config))
+
+
+def _check_options(config: pytest.Config) -> None:
+    option = config.option
+    limits = {"--max-examples": option.max_examples, "--compile-budget": option.compile_budget, "--case-timeout": option.case_timeout}
+    for name, value in limits.items():
+        if value is not None and value <= 0:
+            raise pytest.UsageError(f"{name}: {value:g} is not above 0")
+    chosen = option.subject or ["kernels"]
+    for name in chosen:
+        if name not in subjects.NAMES:
+            raise pytest.UsageError(f"--subject: unknown subject {name!r}, choose among {', '.join(subjects.NAMES)}")
+    for name in _sources(config):
+        if name not in chosen:
+            raise pytest.UsageError(f"--source: {name!r} is not a subject of this run ({', '.join(chosen)})")
+
+
+def _seed(config: pytest.Config) -> int:
+    """The seed of this run: the one asked for, else a fresh one, so that every report can name it."""
+    from hypothesis import core
+
+    if core.global_force_seed is None:
+        core.global_force_seed = random.SystemRandom().randrange(2**32)
+    return int(core.global_force_seed)
+
+
+def _sources(config: pytest.Config) -> dict[str, str]:
+    """``--source [NAME=]PATH``; a bare path belongs to the only subject of the run."""
+    chosen = config.option.subject or ["kernels"]
+    found = {}
+    for item in config.option.source:
+        name, equals, path = item.partition("=")
+        if not equals or name not in subjects.NAMES:
+            if len(chosen) > 1:
+                raise pytest.UsageError(f"--source {item}: with several subjects write --source NAME=PATH")
+            name, path = chosen[0], item
+        if not Path(path).exists():
+            raise pytest.UsageError(f"--source: {path} does not exist")
+        found[name] = os.path.abspath(path)
+    return found
+
+
+def _engine(config: pytest.Config) -> Engine:
+    """The run's engine, made when the first test asks for an entry point."""
+    if _ENGINE not in config.stash:
+        option = config.option
+        try:
+            lane = lanes.automatic() if option.lane == "auto" else lanes.by_name(option.lane)
+        except lanes.LaneUnavailable as error:
+            raise pytest.UsageError(f"--lane: {error}") from error
+        reason = lane.unavailable()
+        if reason is not None:
+            raise pytest.UsageError(f"--lane {lane.name}: {reason}")
+        engine = Engine(
+            lane,
+            Options(
+                subjects=tuple(dict.fromkeys(option.subject or ["kernels"])),
+                sources=_sources(config),
+                compile_budget=option.compile_budget,
+                case_timeout=option.case_timeout,
+                cache=config.rootpath / ".cache",
+                compile_workers=len(os.sched_getaffinity(0)),
+            ),
+        )
+        config.stash[_ENGINE] = engine
+        config.add_cleanup(engine.close)
+        try:
+            engine.entries()
+        except SubjectError as error:
+            raise pytest.UsageError(str(error)) from error
+    return config.stash[_ENGINE]
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With ``--replay`` saved cases are all that runs; without it there are none."""
+    if collection_path.parent != _FOLDER or not collection_path.name.startswith("test_"):
+        return None
+    return True if (collection_path == _SAVED) != bool(config.option.replay) else None
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "entry_point" not in metafunc.fixturenames:
+        return
+    engine = _engine(metafunc.config)
+    if "saved_case" in metafunc.fixturenames:
+        _saved_cases(metafunc, engine)
+        return
+    marker = metafunc.definition.get_closest_marker("entry_points")
+    names = marker.args if marker else ()
+    concerned = [UnderTest(engine, entry) for entry in engine.entries() if entry.name in names]
+    if concerned:
+        metafunc.parametrize("entry_point", concerned, ids=repr)
+        return
+    reason = f"{', '.join(engine.options.subjects)}: no entry point {' or '.join(names)}"
+    metafunc.parametrize("entry_point", [pytest.param(None, marks=pytest.mark.skip(reason=reason), id="none")])
+
+
+def _saved_cases(metafunc: pytest.Metafunc, engine: Engine) -> None:
+    try:
+        found = saved.pairs([saved.read(Path(file)) for file in metafunc.config.option.replay], engine.entries())
+    except CaseError as error:
+        raise pytest.UsageError(f"--replay: {error}") from error
+    parameters = []
+    for entry, case in found:
+        reason = case.why_not(entry)
+        marks = [pytest.mark.skip(reason=reason)] if reason is not None else []
+        parameters.append(pytest.param(UnderTest(engine, entry), case, marks=marks, id=f"{case.file.stem}-{entry.id}"))
+    metafunc.parametrize(("entry_point", "saved_case"), parameters)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """Compile what the selected tests draw from, all cores at work, before the first case."""
+    if session.config.option.collectonly or _ENGINE not in session.config.stash or session.config.option.replay:
+        return
+    engine = session.config.stash[_ENGINE]
+    wanted = {target.entry.id: target.entry for target in map(_target, session.items) if target is not None}
+    for entry in wanted.values():
+        pool = engine.pool(entry)
+        if pool is None:
+            continue
+        started = time.monotonic()
+        errors = engine.compile(entry, _progress(session.config, entry.id))
+        lines = [f"{entry.id}: {pool.describe()}; ready on lane {engine.lane.name} after {time.monotonic() - started:.1f} s"]
+        lines += [f"{entry.id}: does not compile: {error.splitlines()[0]}" for error in dict.fromkeys(errors)]
+        _say(session.config, lines)
+
+
+def _target(item: pytest.Item) -> UnderTest | None:
+    target = item.callspec.params.get("entry_point") if hasattr(item, "callspec") else None
+    return target if isinstance(target, UnderTest) else None
+
+
+def _say(config: pytest.Config, lines: list[str]) -> None:
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is not None:
+        for line in lines:
+            terminal.ensure_newline()
+            terminal.write_line(line)
+
+
+def _progress(config: pytest.Config, what: str) -> Any:
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is None or not terminal.isatty:
+        return lambda done, total: None
+
+    def show(done: int, total: int) -> None:
+        filled = 30 * done // total
+        bar = "#" * filled + "." * (30 - filled)
+        terminal.rewrite(f"compiling {what} [{bar}] {done}/{total}", erase=done == total)
+
+    return show
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if call.excinfo is not None and _ENGINE in item.config.stash:
+        failures = list(_failures(call.excinfo.value))
+        if failures:
+            engine, recorder = item.config.stash[_ENGINE], item.config.stash[_RECORDER]
+            report.longrepr = "\n\n".join(recorder.record(engine, item.nodeid, failure.finding) for failure in failures)
+    return report
+
+
+def _failures(error: BaseException) -> Iterator[ConformanceFailure]:
+    """What Hypothesis raises for one failure is the failure, for several a group of them."""
+    if isinstance(error, ConformanceFailure):
+        yield error
+    elif isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _failures(inner)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if _ENGINE in config.stash and not config.option.collectonly:
+        for line in config.stash[_RECORDER].finish(config.stash[_ENGINE]):
+            terminalreporter.write_line(line)

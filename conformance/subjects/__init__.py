@@ -1,0 +1,25 @@
+"""Who is tested. A subject finds its entry points in a package or a source tree; everything about them is data."""
+
+from __future__ import annotations
+
+from conformance.lanes.base import Lane
+from conformance.subjects.entry import LoadedEntry
+
+NAMES = ("kernels", "vllm-ascend")
+
+
+class UnknownSubject(ValueError):
+    """Not one of NAMES."""
+
+
+def load(subject: str, source: str | None, lane: Lane) -> list[LoadedEntry]:
+    """Import ``subject`` (from ``source``, else as installed) into this process and return its entry points."""
+    if subject == "kernels":
+        from conformance.subjects import own
+
+        return own.load(source)
+    if subject == "vllm-ascend":
+        from conformance.subjects import vllm_ascend
+
+        return vllm_ascend.load(source)
+    raise UnknownSubject(f"unknown subject {subject!r}: choose one of {', '.join(NAMES)}")

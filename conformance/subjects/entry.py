@@ -1,0 +1,117 @@
+"""An entry point: what the suite knows of one function of a subject, and the function itself in the process that loaded it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from conformance.lanes.base import Lane
+from reference.case import Case, Launch
+from strategies.declaration import Declaration
+
+TESTABLE = "testable"
+
+
+@dataclass(frozen=True, slots=True)
+class EntryPoint:
+    """``name`` is the suite's word for it (``v1``, ``dcp``, ...), ``function`` the code's own.
+
+    ``family`` names the table that binds its parameters (:mod:`conformance.subjects.binding`). ``constants`` are the
+    compile-time parameters among ``parameters``. ``status`` is "testable" or the reason why it is not.
+    """
+
+    subject: str
+    version: str
+    name: str
+    function: str
+    family: str
+    file: str
+    line: int
+    parameters: tuple[str, ...]
+    constants: tuple[str, ...]
+    declaration: Declaration
+    status: str = TESTABLE
+
+    @property
+    def id(self) -> str:
+        return f"{self.subject}.{self.name}"
+
+    @property
+    def writes_tail(self) -> bool:
+        """Whether [num_tokens, max_num_tokens) becomes PAD; the torch and NumPy paths leave it as it was."""
+        return "tail" in self.declaration.features
+
+    def cannot_take(self, case: Case, launch: Launch) -> str | None:
+        """Why this case is not for this entry point, or None."""
+        missing = features_of(case, launch) - self.declaration.features
+        return f"{self.id} does not have {', '.join(sorted(missing))}" if missing else None
+
+    def to_json(self) -> dict[str, object]:
+        answer = asdict(self)
+        answer["declaration"] = {
+            "clauses": sorted(self.declaration.clauses),
+            "features": sorted(self.declaration.features),
+        }
+        return answer
+
+    @classmethod
+    def from_json(cls, item: dict[str, Any]) -> EntryPoint:
+        declaration = Declaration(**{key: frozenset(value) for key, value in item["declaration"].items()})
+        lists = {key: tuple(item[key]) for key in ("parameters", "constants")}
+        return cls(**{**item, **lists, "declaration": declaration})
+
+
+def features_of(case: Case, launch: Launch) -> frozenset[str]:
+    """What an entry point must be able to do for this launch."""
+    groups = case.groups
+    found = {
+        "circular": any(group.kind == "circular" for group in groups),
+        "cp": case.cp.size > 1,
+        "hybrid": any(group.blocks_per_kv_block > 1 for group in groups),
+        "groups": len(groups) != 1,
+        "sharded": case.cp.size > 1 and not all(group.sharded for group in groups),
+        "enabled": not all(group.enabled for group in groups),
+        "row_stride": any(group.stride != group.row_width for group in groups),
+        "idx_mapping": case.idx_mapping is not None,
+        "replay": case.replay is not None,
+        "pad_id": case.pad_id != -1,
+        "int64": launch.output_dtype == "int64",
+    }
+    return frozenset(name for name, there in found.items() if there)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedEntry:
+    """An entry point in the process that imported it. ``kernel`` is a ``@triton.jit`` function, else ``call`` is an ordinary one."""
+
+    description: EntryPoint
+    kernel: Any = None
+    call: Callable[..., object] | None = field(default=None, repr=False)
+
+    @property
+    def is_kernel(self) -> bool:
+        return self.kernel is not None
+
+    def invoke(self, grid: tuple[int, ...], arguments: Mapping[str, Any]) -> None:
+        if self.kernel is not None:
+            self.kernel[grid](**arguments)
+        elif self.call is not None:
+            self.call(**arguments)
+
+    def precompile(self, lane: Lane, arguments: Mapping[str, Any]) -> bool:
+        return self.kernel is not None and lane.precompile(self.kernel, arguments)
+
+
+def location(function: Any) -> tuple[str, int]:
+    """File and line where a plain or ``@triton.jit`` function is defined."""
+    plain = getattr(function, "fn", function)
+    return inspect.getsourcefile(plain) or "", plain.__code__.co_firstlineno
+
+
+def parameters(function: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Parameter names, and which of them are ``tl.constexpr``."""
+    names = tuple(inspect.signature(getattr(function, "fn", function)).parameters)
+    annotations = getattr(getattr(function, "fn", function), "__annotations__", {})
+    return names, tuple(name for name in names if "constexpr" in str(annotations.get(name, "")))

@@ -1,0 +1,55 @@
+"""Subject ``kernels``: this project's own implementation, or a changed copy of it (``--source kernels=FOLDER``)."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from conformance.lanes.environment import installed
+from conformance.subjects.entry import EntryPoint, LoadedEntry, location, parameters
+from strategies.declaration import Declaration
+
+SUBJECT = "kernels"
+
+V1 = Declaration(
+    clauses=frozenset(),
+    features=frozenset({"circular", "cp", "hybrid", "row_stride", "pad_id", "int64", "tail"}),
+)
+DCP = Declaration(
+    clauses=frozenset({"pos-nonneg"}),
+    features=frozenset({"cp", "hybrid", "row_stride", "pad_id"}),
+)
+
+
+def load(source: str | None) -> list[LoadedEntry]:
+    if source is not None:
+        if not Path(source, "kernels", "__init__.py").is_file():
+            raise FileNotFoundError(f"{source} holds no package kernels")
+        sys.path.insert(0, str(Path(source).resolve()))
+    slot_mapping = importlib.import_module("kernels.slot_mapping")
+    torch_dcp = importlib.import_module("kernels.torch_dcp")
+    return [
+        _entry("v1", "v1", V1, kernel=slot_mapping._compute_slot_mapping_kernel),
+        _entry("dcp", "dcp", DCP, call=torch_dcp.compute_dcp_slot_mapping),
+    ]
+
+
+def _entry(name: str, family: str, declaration: Declaration, *, kernel: Any = None, call: Any = None) -> LoadedEntry:
+    function = kernel if kernel is not None else call
+    file, line = location(function)
+    names, constants = parameters(function)
+    description = EntryPoint(
+        subject=SUBJECT,
+        version=installed("slot-mapping-conformance") or "source tree",
+        name=name,
+        function=getattr(function, "__name__", name),
+        family=family,
+        file=file,
+        line=line,
+        parameters=names,
+        constants=constants,
+        declaration=declaration,
+    )
+    return LoadedEntry(description, kernel=kernel, call=call)

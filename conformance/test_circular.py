@@ -1,0 +1,11 @@
+"""Groups of one ring block a request."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+@pytest.mark.entry_points("v1")
+@given(data=st.data())
+def test_circular_slots_wrap_inside_one_block(entry_point, data):
+    entry_point.agrees_with_the_oracle(data.draw(entry_point.cases("circular")))

@@ -1,0 +1,11 @@
+"""Context parallelism: paged groups sharded over W > 1 ranks."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+@pytest.mark.entry_points("v1")
+@given(data=st.data())
+def test_cp_slots_exist_on_the_owning_rank_only(entry_point, data):
+    entry_point.agrees_with_the_oracle(data.draw(entry_point.cases("cp")))

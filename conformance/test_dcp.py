@@ -1,0 +1,11 @@
+"""The torch path of context parallelism, which serving takes whenever W > 1."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+@pytest.mark.entry_points("dcp")
+@given(data=st.data())
+def test_dcp_slots_exist_on_the_owning_rank_only(entry_point, data):
+    entry_point.agrees_with_the_oracle(data.draw(entry_point.cases()))

@@ -1,0 +1,11 @@
+"""Paged groups without context parallelism."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+@pytest.mark.entry_points("v1")
+@given(data=st.data())
+def test_plain_slots_follow_the_block_table(entry_point, data):
+    entry_point.agrees_with_the_oracle(data.draw(entry_point.cases("plain")))

@@ -1,0 +1,61 @@
+"""What a test of the suite gets as ``entry_point``: draw a case for it, and assert that it agrees with the oracle."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import pytest
+from hypothesis import strategies as st
+
+from conformance.engine import Engine, settings_of
+from conformance.subjects.binding import Settings
+from conformance.subjects.entry import EntryPoint
+from conformance.verdicts import Finding, raise_unless_passed
+from reference import verdict as v
+from reference.case import Case, Launch
+from strategies.cases import cases, free_specializations
+from strategies.specializations import Specialization
+
+Drawn = tuple[Case, Launch, Settings]
+
+
+class UnderTest:
+    """One entry point of one subject on the run's lane."""
+
+    def __init__(self, engine: Engine, entry: EntryPoint) -> None:
+        self.engine, self.entry = engine, entry
+        self._drawing = lru_cache(maxsize=None)(self._cases_of_kind)
+
+    def __repr__(self) -> str:
+        return self.entry.id
+
+    def cases(self, kind: str | None = None) -> st.SearchStrategy[Drawn]:
+        """Cases of one kind ("plain", "circular", "cp"; None: all), legal for what the entry point declares."""
+        return self._drawing(kind)
+
+    def _cases_of_kind(self, kind: str | None) -> st.SearchStrategy[Drawn]:
+        declaration = self.entry.declaration
+        pool = self.engine.pool(self.entry)
+        if pool is None:
+            specializations = free_specializations(declaration)
+        else:
+            specializations = st.sampled_from([each for each in pool if kind in (None, each.kind)])
+        strategy_of = lru_cache(maxsize=None)(lambda specialization: cases(declaration, specialization))
+
+        @st.composite
+        def drawn(draw: st.DrawFn) -> Drawn:
+            specialization: Specialization = draw(specializations)
+            case, launch = draw(strategy_of(specialization))
+            return case, launch, settings_of(specialization)
+
+        return drawn()
+
+    def run(self, drawn: Drawn) -> Finding:
+        return self.engine.run(self.entry, *drawn)
+
+    def agrees_with_the_oracle(self, drawn: Drawn) -> None:
+        """Every element of the output is what the contract says, and nothing else was touched."""
+        finding = self.run(drawn)
+        if finding.verdict.kind == v.UNSUPPORTED:
+            pytest.skip(f"lane {self.engine.lane.name}: {finding.verdict.detail}")
+        raise_unless_passed(finding)

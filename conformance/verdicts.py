@@ -1,0 +1,91 @@
+"""A failed check is an exception that carries everything a report needs. One class a verdict, so that Hypothesis keeps them apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from conformance.execution.session import Outcome
+from conformance.subjects.binding import OUTPUT, output_length
+from conformance.subjects.entry import EntryPoint
+from reference import verdict as v
+from reference.case import Case, Launch
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A case that an entry point does not pass, with ``expected`` and ``actual`` outputs, one list of elements a group."""
+
+    entry: EntryPoint
+    case: Case
+    launch: Launch
+    verdict: v.Verdict
+    expected: list[list[int]]
+    actual: list[list[int]]
+
+
+class ConformanceFailure(AssertionError):
+    """An entry point disagrees with the contract."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(f"{finding.entry.id}: {finding.verdict.summary()}")
+        self.finding = finding
+
+
+class Mismatch(ConformanceFailure):
+    """The output differs from what the contract says."""
+
+
+class GuardViolation(ConformanceFailure):
+    """Memory was touched that is not the launch's."""
+
+
+class Crashed(ConformanceFailure):
+    """The launch ended its process or raised."""
+
+
+class Hung(ConformanceFailure):
+    """The launch did not end in time."""
+
+
+class DoesNotCompile(ConformanceFailure):
+    """The specialization does not compile."""
+
+
+class Refused(ConformanceFailure):
+    """The host refused a legal case."""
+
+
+_CLASSES: dict[str, type[ConformanceFailure]] = {
+    v.MISMATCH: Mismatch,
+    v.GUARD: GuardViolation,
+    v.CRASH: Crashed,
+    v.HANG: Hung,
+    v.COMPILE_ERROR: DoesNotCompile,
+    v.REFUSED: Refused,
+}
+
+
+def judge(entry: EntryPoint, case: Case, launch: Launch, outcome: Outcome) -> Finding:
+    """Expected against actual, and what else the launch did."""
+    expected = v.expected_output(case, output_length(case, launch), entry.writes_tail)
+    if outcome.status == "ok":
+        actual = [outcome.outputs[name] for name in _outputs(case)]
+        return Finding(entry, case, launch, v.compare(expected, actual, outcome.guards), expected, actual)
+    if outcome.status == "crash" and outcome.guards:
+        verdict = v.Verdict(v.GUARD, guards=outcome.guards)
+    elif outcome.status == "raised":
+        kind = v.REFUSED if outcome.message.startswith("ValueError") else v.CRASH
+        verdict = v.Verdict(kind, detail=outcome.message)
+    else:
+        kinds = {"crash": v.CRASH, "hang": v.HANG, "compile": v.COMPILE_ERROR, "unsupported": v.UNSUPPORTED}
+        verdict = v.Verdict(kinds[outcome.status], detail=outcome.message)
+    return Finding(entry, case, launch, verdict, expected, [])
+
+
+def raise_unless_passed(finding: Finding) -> None:
+    if not finding.verdict.passed:
+        raise _CLASSES[finding.verdict.kind](finding)
+
+
+def _outputs(case: Case) -> list[str]:
+    return [OUTPUT] if len(case.groups) == 1 else [f"{OUTPUT}[{group}]" for group in range(len(case.groups))]

@@ -106,26 +106,27 @@ help:
 
 # --- environments -------------------------------------------------------------------------------------------------
 
-# Errors and warnings stay visible.
-QUIETLY := --quiet --disable-pip-version-check --no-input
+# Errors stay visible. (Asked once for quiet, pip still warns about every package that a second index does not have.)
+QUIETLY := --quiet --quiet --disable-pip-version-check --no-input
 
 # Created from nothing each time: `triton` and `triton-ascend` share a folder, so that removing one from an environment
-# that had both would leave neither.
+# that had both would leave neither. A `triton` to remove is there only if torch brought it.
 define create
 	$(if $(BASE_PYTHON),,$(error no CPython 3.11 or later that can create an environment (tried: $(CANDIDATES)); \
 		name one with PYTHON=...))
 	@echo 'creating $(@D) with CPython $(word 2,$(FOUND)); torch is by far the largest part'
 	$(BASE_PYTHON) -m venv --clear $(@D)
 	$(@D)/bin/python -m pip install $(QUIETLY) -r requirements/$(1).txt $(if $(TORCH),$(call quoted,$(TORCH)))
-	$(@D)/bin/python -m pip uninstall --quiet $(QUIETLY) --yes triton # there only if torch brought it
+	$(@D)/bin/python -m pip uninstall $(QUIETLY) --yes triton
 	$(@D)/bin/python -m pip install $(QUIETLY) --no-deps -r requirements/$(1)-triton.txt
 endef
 
+# The files of ascendnpu-ir's wheel may come without their executable bit.
 .venv/.complete: requirements/lowered.txt requirements/lowered-triton.txt
 	$(if $(filter interpreter,$(OWN_LANE)),$(error lane lowered needs CPython 3.11 on Linux (x86-64 or aarch64, glibc) \
 		but found $(wordlist 2,3,$(FOUND)); use LANE=interpreter or name another with PYTHON=...))
 	$(call create,lowered)
-	chmod +x .venv/lib/python*/site-packages/ascendnpuir/bin/* # the wheel's files may come without it
+	chmod +x .venv/lib/python*/site-packages/ascendnpuir/bin/*
 	.venv/bin/python requirements/check_environment.py lowered
 	@touch $@
 

@@ -33,7 +33,7 @@ OUTPUT_DTYPES = ("int32", "int64")
 FENCES = ("after", "before")
 
 MAX_TOKENS = 1 << 24
-"""Most elements of an output, or of a row's stride, that a file may ask for: one digit too many must not fill memory."""
+"""Most elements of an output, or of a row's stride, that a file may ask for: one digit too many must not fill RAM."""
 
 
 @dataclass(frozen=True, slots=True)

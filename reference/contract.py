@@ -259,7 +259,7 @@ def _window(case: Case, launch: Launch) -> str | None:
                 if local and (reach := max(local) - min(block for _, _, _, _, block, _ in places)) >= window:
                     return (
                         f"group {index}: the tile at token {start} (request {request}) reaches {reach} blocks past "
-                        f"its first, which BLOCK_TABLE_WINDOW_SIZE {window} does not cover"
+                        f"its first, BLOCK_TABLE_WINDOW_SIZE is {window}"
                     )
     return None
 

@@ -1,0 +1,313 @@
+"""The pool: which compile-time settings a run compiles, few enough to compile and varied enough to tell.
+
+The pool is a covering array: every combination of ``strength`` values of different parameters that some legal setting
+has appears in it, within the budget. covertable makes the array. Measured on the parameters of the v1 kernel
+(``V1_AXES``), both packages fed with the same rules; 578 pairs have a legal setting:
+
+    covertable 3.2   strength 2: 45 rows, 578 pairs, 0.45 s     strength 3: 272 rows, all triples there are, 2.2 s
+    allpairspy 2.5   strength 2: 34 rows, 524 pairs, 0.01 s     strength 3:  40 rows, 44 percent of the triples, 0.02 s
+
+allpairspy stops at the first row that would add nothing, which with rules is long before everything is covered. Half a
+second is nothing beside the compilations (0.3 to 5 s each), so covertable it is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
+from typing import Any
+
+import covertable
+from hypothesis import strategies as st
+
+from reference.case import ContextParallel
+from strategies.declaration import Declaration
+from strategies.geometry import (
+    BLOCK_SIZES,
+    BLOCKS_PER_KV_BLOCK,
+    INTERLEAVES,
+    RANKS,
+    WORLD_SIZES,
+    Geometry,
+    geometries,
+    interleave_of,
+    rank_of,
+)
+
+WINDOWS = ("rule", "double", "half", "least")
+"""Block-table windows against the production rule. The last two cannot hold every consecutive tile."""
+
+SHARES = {"plain": 12 / 64, "circular": 8 / 64, "cp": 24 / 64}
+"""The part of the budget that each kind gets at least, as long as it has that many combinations of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Specialization(Geometry):
+    """One assignment of compile-time parameters, hence one compilation.
+
+    ``tile`` counts the tokens that a program handles in one pass, ``window`` the block-table entries it stages for
+    them; None where the entry point has no such parameter. ``circular``: the group is a ring of one block a request.
+    """
+
+    tile: int | None = None
+    window: int | None = None
+    circular: bool = False
+    pad_id: int = -1
+    output_dtype: str = "int32"
+
+    @property
+    def kind(self) -> str:
+        """plain, circular or cp."""
+        if self.cp.size > 1:
+            return "cp"
+        return "circular" if self.circular else "plain"
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The values of each compile-time parameter of an entry point, simplest first; a single value means it is fixed.
+
+    ``ranks``, ``interleaves`` and ``windows`` hold roles, because the value depends on the others. ``tiles`` and
+    ``windows`` are (None,) where the entry point has no such parameter.
+    """
+
+    block_sizes: tuple[int, ...] = BLOCK_SIZES
+    blocks_per_kv_block: tuple[int, ...] = BLOCKS_PER_KV_BLOCK
+    world_sizes: tuple[int, ...] = WORLD_SIZES
+    ranks: tuple[str, ...] = RANKS
+    interleaves: tuple[str, ...] = INTERLEAVES
+    tiles: tuple[int | None, ...] = (None,)
+    windows: tuple[str | None, ...] = (None,)
+    pad_ids: tuple[int, ...] = (-1, -2)
+    output_dtypes: tuple[str, ...] = ("int32", "int64")
+
+
+V1_AXES = Axes(tiles=(16, 64, 256, 1024), windows=WINDOWS)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The specializations of a run, simplest first.
+
+    ``covered`` of ``total`` combinations of ``strength`` values are in it; ``total`` counts those that a legal setting
+    has.
+    """
+
+    specializations: tuple[Specialization, ...]
+    strength: int
+    covered: int
+    total: int
+
+    def __len__(self) -> int:
+        return len(self.specializations)
+
+    def __iter__(self) -> Iterator[Specialization]:
+        return iter(self.specializations)
+
+    def describe(self) -> str:
+        """One line: how many of each kind, and how much they cover."""
+        counts = Counter(s.kind for s in self.specializations)
+        kinds = ", ".join(f"{counts[kind]} {kind}" for kind in SHARES if counts[kind])
+        what = "pairs" if self.strength == 2 else f"{self.strength}-way combinations"
+        return f"{len(self)} specializations ({kinds}), {self.covered} of {self.total} {what} covered"
+
+
+def production_window(tile: int, block_size: int) -> int:
+    """next_power_of_2(cdiv(tile, b) + 1): enough for consecutive positions, wherever in a block they begin."""
+    return 1 << (-(-tile // block_size)).bit_length()
+
+
+def window_of(role: str, tile: int, block_size: int) -> int | None:
+    """The window that plays ``role`` (see ``WINDOWS``), None where it would be the same as another. At least 2."""
+    rule = production_window(tile, block_size)
+    if role == "rule":
+        return rule
+    if role == "double":
+        return 2 * rule
+    if role == "half":
+        return rule // 2 if rule > 2 else None
+    if role == "least":
+        return 2 if rule > 4 else None
+    raise ValueError(f"unknown window {role!r}: known are {', '.join(WINDOWS)}")
+
+
+@lru_cache(maxsize=64)
+def pool(declaration: Declaration, axes: Axes, budget: int, strength: int = 2) -> Pool:
+    """At most ``budget`` specializations for an entry point with this declaration; the same ones in every run.
+
+    All combinations of ``strength`` values (at least 2) are covered when the budget allows, else as many as a greedy
+    choice gets. Then, while the budget lasts, each kind is filled up to its share (``SHARES``) with combinations that
+    are new among its own settings. Raises ValueError when the budget is below 1 or the strength outside 2..9.
+    """
+    if budget < 1:
+        raise ValueError(f"compile budget {budget}: at least one specialization is needed")
+    values = _values(declaration, axes)
+    if not 2 <= strength <= len(values):
+        raise ValueError(f"strength {strength}: a covering array here has strength 2..{len(values)}")
+    array = _covering_array(values, strength)
+    everything = {c for row in array for c in _combinations(row, strength)}
+    fixed = _fixed_rows(values)[:budget]
+    chosen = fixed + _greedy(array, budget - len(fixed), strength, fixed)
+    for kind, share in SHARES.items():
+        own = [layout for layout in values["layout"] if _kind(layout) == kind]
+        present = sum(_kind(row["layout"]) == kind for row in chosen)
+        wanted = min(round(share * budget) - present, budget - len(chosen))
+        if own and wanted > 0:
+            more = _covering_array({**values, "layout": tuple(own)}, strength)
+            chosen += _greedy(more, wanted, strength, [row for row in chosen if _kind(row["layout"]) == kind])
+    covered = {c for row in chosen for c in _combinations(row, strength)}
+    chosen.sort(key=lambda row: _complexity(row, values))
+    return Pool(tuple(_specialization(row) for row in chosen), strength, len(covered & everything), len(everything))
+
+
+@st.composite
+def free_specializations(draw: st.DrawFn, declaration: Declaration) -> Specialization:
+    """Settings for an entry point that compiles nothing: any geometry, no tile, no window."""
+    features = declaration.features
+    geometry = draw(geometries(hybrid="hybrid" in features, cp="cp" in features))
+    output_dtype = draw(st.sampled_from(("int32", "int64"))) if "int64" in features else "int32"
+    return Specialization(geometry.block_size, geometry.blocks_per_kv_block, geometry.cp, output_dtype=output_dtype)
+
+
+# Rows of the array: the name of each parameter with its value or role.
+
+_Row = dict[str, Any]
+_Values = dict[str, tuple[Any, ...]]
+_Layout = tuple[bool, int]
+"""(circular, W): one parameter, because rings know no context parallelism and each kind must meet every other value."""
+
+_SERVING = {"block_size": 128, "tile": 1024, "window": "rule"}
+
+_RULES: tuple[tuple[tuple[str, ...], Callable[..., bool]], ...] = (
+    (("layout", "rank"), lambda layout, rank: rank_of(rank, layout[1]) is not None),
+    (("layout", "blocks_per_kv_block"), lambda layout, k: not layout[0] or k == 1),
+    (("interleave", "block_size", "blocks_per_kv_block"), lambda i, b, k: interleave_of(i, b, k) is not None),
+    (("window", "tile", "block_size"), lambda w, tile, b: w is None or window_of(w, tile, b) is not None),
+)
+
+
+def _values(declaration: Declaration, axes: Axes) -> _Values:
+    """The values of each parameter that the declaration leaves."""
+    features = declaration.features
+    worlds = axes.world_sizes if "cp" in features else tuple(w for w in axes.world_sizes if w == 1)
+    layouts = [(False, w) for w in worlds]
+    if "circular" in features:
+        layouts.insert(1 if 1 in worlds else 0, (True, 1))
+    windows = axes.windows
+    if "window" in declaration.clauses:
+        windows = tuple(w for w in windows if w in (None, "rule", "double"))
+    return {
+        "layout": tuple(layouts),
+        "block_size": axes.block_sizes,
+        "blocks_per_kv_block": axes.blocks_per_kv_block if "hybrid" in features else axes.blocks_per_kv_block[:1],
+        "rank": axes.ranks,
+        "interleave": axes.interleaves,
+        "tile": axes.tiles,
+        "window": windows,
+        "pad_id": axes.pad_ids if "pad_id" in features else axes.pad_ids[:1],
+        "output_dtype": axes.output_dtypes if "int64" in features else axes.output_dtypes[:1],
+    }
+
+
+def _kind(layout: _Layout) -> str:
+    circular, world_size = layout
+    if world_size > 1:
+        return "cp"
+    return "circular" if circular else "plain"
+
+
+def _legal(row: _Row) -> bool:
+    return all(rule(*(row[name] for name in names)) for names, rule in _RULES)
+
+
+def _combinations(row: _Row, strength: int) -> Iterable[tuple[tuple[str, Any], ...]]:
+    return combinations(row.items(), strength)
+
+
+def _complexity(row: _Row, values: _Values) -> tuple[int, int, list[int]]:
+    """How far a row is from the simplest one: parameters that differ, then how far they do."""
+    steps = [values[name].index(value) for name, value in row.items()]
+    return sum(step > 0 for step in steps), sum(steps), steps
+
+
+def _covering_array(values: _Values, strength: int) -> list[_Row]:
+    """Rows with every legal combination, ``_fixed_rows`` in front."""
+    fixed = _fixed_rows(values)
+    constraints = [
+        {"operator": "fn", "requires": list(names), "evaluate": _evaluator(names, rule)} for names, rule in _RULES
+    ]
+    made = covertable.make(values, strength=strength, constraints=constraints, presets=fixed)
+    rows = [{name: row[name] for name in values} for row in made]
+    return _simplified(rows, len(fixed), values, strength)
+
+
+def _evaluator(names: tuple[str, ...], rule: Callable[..., bool]) -> Callable[[_Row], bool]:
+    return lambda row: rule(*(row[name] for name in names))
+
+
+def _fixed_rows(values: _Values) -> list[_Row]:
+    """What a pool has in any case: of each kind the simplest setting, then, if the axes have it, that of serving."""
+    first_of_kind: dict[str, _Layout] = {}
+    for layout in values["layout"]:
+        first_of_kind.setdefault(_kind(layout), layout)
+    simplest = {name: choices[0] for name, choices in values.items()}
+    rows = [{**simplest, "layout": layout} for layout in first_of_kind.values()]
+    if all(value in values[name] for name, value in _SERVING.items()):
+        rows += [{**row, **_SERVING} for row in rows]
+    return [row for row in rows if _legal(row)]
+
+
+def _simplified(rows: list[_Row], fixed: int, values: _Values, strength: int) -> list[_Row]:
+    """The same coverage with simpler values: most tiles small, PAD_ID mostly -1. Rows that add nothing go."""
+    counts = Counter(c for row in rows for c in _combinations(row, strength))
+    kept = rows[:fixed]
+    for row in rows[fixed:]:
+        counts.subtract(_combinations(row, strength))
+        needed = {c for c in _combinations(row, strength) if counts[c] == 0}
+        if not needed:
+            continue
+        for name, choices in values.items():
+            for value in choices[: choices.index(row[name])]:
+                simpler = {**row, name: value}
+                if _legal(simpler) and needed <= set(_combinations(simpler, strength)):
+                    row = simpler
+                    break
+        counts.update(_combinations(row, strength))
+        kept.append(row)
+    return kept
+
+
+def _greedy(rows: list[_Row], budget: int, strength: int, present: Iterable[_Row]) -> list[_Row]:
+    """At most ``budget`` of ``rows``, each the one that adds most to those before it, until none adds anything."""
+    seen = {c for row in present for c in _combinations(row, strength)}
+    left = [(row, frozenset(_combinations(row, strength))) for row in rows]
+    chosen: list[_Row] = []
+    while left and len(chosen) < budget:
+        row, combined = left.pop(max(range(len(left)), key=lambda i: len(left[i][1] - seen)))
+        if combined <= seen:
+            break
+        seen |= combined
+        chosen.append(row)
+    return chosen
+
+
+def _specialization(row: _Row) -> Specialization:
+    circular, world_size = row["layout"]
+    rank = rank_of(row["rank"], world_size)
+    interleave = interleave_of(row["interleave"], row["block_size"], row["blocks_per_kv_block"])
+    assert rank is not None
+    assert interleave is not None
+    window = None if row["window"] is None else window_of(row["window"], row["tile"], row["block_size"])
+    return Specialization(
+        row["block_size"],
+        row["blocks_per_kv_block"],
+        ContextParallel(world_size, rank, interleave),
+        row["tile"],
+        window,
+        circular,
+        row["pad_id"],
+        row["output_dtype"],
+    )

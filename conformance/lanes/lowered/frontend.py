@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any
 
@@ -23,15 +23,18 @@ def _backend() -> tuple[Any, Any]:
     return backend, backend.parse_options({})
 
 
-def linalg(kernel: Any, signature: Mapping[str, str], constants: Mapping[str, object]) -> str:
-    """Linalg text of ``kernel``. ``signature``: parameter -> "i32", "*i64", ...; ``constants``: parameter -> compile-time value.
+def linalg(kernel: Any, signature: Mapping[str, str], constants: Mapping[str, object], multiples: Collection[str] = ()) -> str:
+    """Linalg text of ``kernel``. ``signature``: parameter -> "i32", "*i64", ...; ``constants``: parameter -> compile-time value;
+    ``multiples``: integer parameters promised to be divisible by 16.
 
     Raises CompileError with the front end's message.
     """
     backend, options = _backend()
     metadata = dict(options.__dict__, target=TARGET)
     try:
-        source = ASTSource(fn=kernel, signature=dict(signature), constants=dict(constants))
+        attributes = ascend.AscendAttrsDescriptor()
+        attributes.arg_properties["tt.divisibility"] = [kernel.arg_names.index(name) for name in multiples]
+        source = ASTSource(fn=kernel, signature=dict(signature), constants=dict(constants), attrs=attributes)
         context = ir.context()
         ir.load_dialects(context)
         backend.load_dialects(context)

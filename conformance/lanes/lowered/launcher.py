@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib.metadata
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,22 @@ def _type_of(name: str, value: Any) -> str:
     raise Unsupported(f"parameter {name}: an argument of type {type(value).__name__}")
 
 
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The arguments of one launch, sorted the way a device's launch sorts them.
+
+    ``types`` and ``values`` hold what is passed at run time, ``constants`` what is compiled in: ``tl.constexpr`` parameters, absent
+    pointers, and integers equal to 1 unless the kernel lists them in ``do_not_specialize``. ``multiples`` are the parameters
+    compiled with the promise that they are divisible by 16. Pointers get no such promise: a guarded buffer ends where memory ends,
+    so its start is aligned to its elements only.
+    """
+
+    types: dict[str, str]
+    constants: dict[str, object]
+    multiples: tuple[str, ...]
+    values: list[Any]
+
+
 class Launcher:
     """Replaces Triton's launch in this process. Code comes from memory, else from the cache on disk, else from the compiler."""
 
@@ -69,13 +86,13 @@ class Launcher:
 
     def launch(self, kernel: Any, grid: tuple[int, ...], arguments: Mapping[str, Any]) -> None:
         """Run ``kernel`` over ``grid``, one program after the other."""
-        types, constants, values = self._bind(kernel, arguments)
-        key = (id(kernel), tuple(types.values()), tuple(constants.items()))
+        bound = _bind(kernel, arguments)
+        key = (id(kernel), tuple(bound.types.values()), tuple(bound.constants.items()), bound.multiples)
         loaded = self._loaded.get(key)
         if loaded is None:
-            loaded = self._loaded[key] = native.Loaded(self._code(kernel, types, constants)[0])
-        words = (ctypes.c_int64 * (2 * len(values)))()
-        for index, value in enumerate(values):
+            loaded = self._loaded[key] = native.Loaded(self._code(kernel, bound)[0])
+        words = (ctypes.c_int64 * (2 * len(bound.values)))()
+        for index, value in enumerate(bound.values):
             if isinstance(value, int):
                 words[2 * index] = value if value < 2**63 else value - 2**64
             else:
@@ -86,37 +103,44 @@ class Launcher:
 
     def precompile(self, kernel: Any, arguments: Mapping[str, Any]) -> bool:
         """Put the code for these arguments into the cache on disk; False when it was there."""
-        types, constants, _ = self._bind(kernel, arguments)
-        return self._code(kernel, types, constants)[1]
+        return self._code(kernel, _bind(kernel, arguments))[1]
 
-    @staticmethod
-    def _bind(kernel: Any, arguments: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, object], list[Any]]:
-        unknown = set(arguments) - set(kernel.arg_names) - _LAUNCH_OPTIONS
-        if unknown:
-            raise TypeError(f"{kernel.fn.__name__}() got unexpected arguments {', '.join(sorted(unknown))}")
-        types: dict[str, str] = {}
-        constants: dict[str, object] = {}
-        values = []
-        for parameter in kernel.params:
-            name = parameter.name
-            if name not in arguments and not parameter.has_default:
-                raise TypeError(f"{kernel.fn.__name__}() misses the argument {name}")
-            value = arguments[name] if name in arguments else parameter.default
-            if parameter.is_constexpr or value is None:
-                constants[name] = value
-            else:
-                types[name] = _type_of(name, value)
-                values.append(value)
-        return types, constants, values
-
-    def _code(self, kernel: Any, types: Mapping[str, str], constants: Mapping[str, object]) -> tuple[bytes, bool]:
-        key = self._cache.key(kernel.cache_key, list(types.items()), list(constants.items()))
+    def _code(self, kernel: Any, bound: Bound) -> tuple[bytes, bool]:
+        """Native code, and whether it had to be compiled. Specializations that lower to the same module share it."""
+        key = self._cache.key(kernel.cache_key, list(bound.types.items()), list(bound.constants.items()), bound.multiples)
         code = self._cache.load(key)
         if code is not None:
             return code, False
         self.announce()
-        text = mlir.llvm_ir(frontend.linalg(kernel, types, constants))
-        kinds = ["pointer" if kind.startswith("*") else "i" + kind.lstrip("iu") for kind in types.values()]
-        code = native.object_code(text, kernel.fn.__name__, kinds)
+        module = mlir.upstream(frontend.linalg(kernel, bound.types, bound.constants, bound.multiples))
+        kinds = ["pointer" if kind.startswith("*") else "i" + kind.lstrip("iu") for kind in bound.types.values()]
+        shared = self._cache.key("module", module, kinds)
+        code = self._cache.load(shared)
+        fresh = code is None
+        if code is None:
+            code = native.object_code(mlir.llvm_ir(module), kernel.fn.__name__, kinds)
+            self._cache.store(shared, code)
         self._cache.store(key, code)
-        return code, True
+        return code, fresh
+
+
+def _bind(kernel: Any, arguments: Mapping[str, Any]) -> Bound:
+    unknown = set(arguments) - set(kernel.arg_names) - _LAUNCH_OPTIONS
+    if unknown:
+        raise TypeError(f"{kernel.fn.__name__}() got unexpected arguments {', '.join(sorted(unknown))}")
+    bound = Bound({}, {}, (), [])
+    multiples = []
+    for parameter in kernel.params:
+        name = parameter.name
+        if name not in arguments and not parameter.has_default:
+            raise TypeError(f"{kernel.fn.__name__}() misses the argument {name}")
+        value = arguments[name] if name in arguments else parameter.default
+        number = isinstance(value, int) and not isinstance(value, bool)
+        if parameter.is_constexpr or value is None or (number and value == 1 and not parameter.do_not_specialize):
+            bound.constants[name] = value
+            continue
+        if number and value % 16 == 0 and not (parameter.do_not_specialize or parameter.do_not_specialize_on_alignment):
+            multiples.append(name)
+        bound.types[name] = _type_of(name, value)
+        bound.values.append(value)
+    return Bound(bound.types, bound.constants, tuple(multiples), bound.values)

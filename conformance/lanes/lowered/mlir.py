@@ -96,18 +96,19 @@ class _PointerCasts:
 
 
 def upstream(linalg: str) -> str:
-    """The same module in upstream dialects only."""
+    """The same module in upstream dialects only, without the hints that upstream passes do not read."""
     text = re.sub(r" \{hivm\.unlikely_condition\}", "", linalg)
+    text = text.replace(" {tt.divisibility = 16 : i32}", "")
     text = re.sub(r"^\s*annotation\.mark .*\n", "", text, flags=re.MULTILINE)
     text = _GATHER.sub(_gather_body, text)
     return _POINTER_CAST.sub(_PointerCasts(), text)
 
 
-def llvm_ir(linalg: str) -> str:
-    """LLVM IR text for linalg text. Raises CompileError with the message of the first pass that refuses."""
+def llvm_ir(module: str) -> str:
+    """LLVM IR text for the text of an ``upstream`` module. Raises CompileError with the message of the first pass that refuses."""
     with tempfile.TemporaryDirectory(prefix="lowered-") as folder:
         before, after = Path(folder, "before.mlir"), Path(folder, "after.mlir")
-        before.write_text(upstream(linalg))
+        before.write_text(module)
         done = subprocess.run([_optimizer(), before, *PASSES, "-o", after], capture_output=True, text=True)
         if done.returncode:
             raise CompileError("upstream MLIR: " + done.stderr.strip().replace(folder + os.sep, "")[:2000])

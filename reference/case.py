@@ -59,7 +59,7 @@ class ContextParallel:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One KV-cache group: its block table [rows][width] and what its slots mean.
+    """One KV-cache group: its block table [rows][width] and what its slots mean. Sizes are at least 1.
 
     ``block_size`` (b) counts the tokens of one kernel block, ``kv_cache_block_size`` (B) those of one allocated block,
     B = k*b. ``row_stride`` is the distance between rows in elements; None means the row width. Cells between width and

@@ -97,7 +97,7 @@ def _enabled(case: Case) -> Iterator[tuple[int, Group, str]]:
 
 
 def _divides(group: Group) -> bool:
-    return group.kv_cache_block_size >= group.block_size and group.kv_cache_block_size % group.block_size == 0
+    return group.kv_cache_block_size % group.block_size == 0
 
 
 def _local_places(case: Case, group: Group) -> Iterator[tuple[int, int, int, int, int]]:
@@ -245,9 +245,7 @@ def _window(case: Case, launch: Launch) -> str | None:
     tile, window = launch.constants.get("TILE_BLOCK_SIZE"), launch.constants.get("BLOCK_TABLE_WINDOW_SIZE")
     if not tile or not window:
         return None
-    for index, group, rule in _enabled(case):
-        if rule == CIRCULAR or not _divides(group):
-            continue
+    for index, group, _ in _enabled(case):
         place = placing(case, group)
         for request, tokens in _requests(case):
             for start in range(tokens.start, tokens.stop, tile):

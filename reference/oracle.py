@@ -60,13 +60,11 @@ def _row(case: Case, group: Group, request: int) -> Sequence[int]:
 
 def _replayed(replay: Replay, request: int, position: int) -> bool:
     start = replay.starts[request]
-    return start > 0 and start <= position < start + replay.window
+    return 0 < start <= position < start + replay.window
 
 
 def _pad_replayed(case: Case, replay: Replay, slots: list[int]) -> None:
-    for request, start in enumerate(replay.starts):
-        if start <= 0:
-            continue
+    for request in range(case.num_reqs):
         for token in range(case.query_start_loc[request], case.query_start_loc[request + 1]):
             if _replayed(replay, request, case.positions[token]):
                 slots[token] = case.pad_id

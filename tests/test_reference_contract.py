@@ -98,6 +98,12 @@ BROKEN = [
         "group 0: kv_cache_block_size 2 is no multiple of block_size 4",
     ),
     (
+        "hybrid-divides",
+        case((0, 1, 2, 45), groups=(group(size=6),), world=2, interleave=2),
+        Launch(),
+        "group 0: kv_cache_block_size 6 is no multiple of block_size 4",
+    ),
+    (
         "hybrid-width",
         case(groups=(group(size=12),)),
         Launch(),
@@ -125,9 +131,9 @@ BROKEN = [
     ),
     (
         "slot-fits",
-        case(groups=(group(((5,), (1 << 21,)), 1024, 1024),)),
+        case((0, 1, 2, 0), groups=(group(((5,), (1 << 21,)), 1024, 1024),)),
         Launch(),
-        "group 0: token 3 uses block 2097152 (row 1, index 0), slot 2147483657 exceeds int32's 2147483647",
+        "group 0: token 3 uses block 2097152 (row 1, index 0), slot 2147483648 exceeds int32's 2147483647",
     ),
     (
         "window",
@@ -178,7 +184,7 @@ LEGAL = {
     "last column": case((0, 1, 2, 15)),
     "largest position below 2^24": case((0, 1, 2, (1 << 24) - 1), groups=(RING,)),
     "negative positions in a ring": case((0, -1, -9, 9), groups=(RING,)),
-    "column of a foreign token, under cp": case((0, 2, 4, 17), world=2, rank=0, interleave=1),
+    "column of a foreign token, under cp": case((0, 2, 4, 33), world=2, rank=0, interleave=1),
     "interleave not used by replicated groups, under cp": case(groups=(group(sharded=False),), world=2, interleave=3),
     "interleave not used without sharing": case(interleave=3),
     "interleave over the kernel block, under cp": case(groups=(group(size=8),), world=2, interleave=8),
@@ -268,7 +274,7 @@ def test_unknown_clause():
         violations(case(), {"no-such"})
 
 
-@pytest.mark.parametrize("bounds", [(0, 9, 4), (3, 1, 0, 4), (-2, 0, 4), (0, 100, 4)], ids=str)
+@pytest.mark.parametrize("bounds", [(0, 9, 4), (3, 1, 0, 4), (-9, 0, 4), (0, 100, 4)], ids=str)
 def test_bounds_that_make_no_sense_break_their_own_clause_only(bounds):
     broken = case(bounds=bounds, groups=(group(((0, 1, 2, 3),) * 3),))
     assert [violation.clause for violation in violations(broken, ALL)] == ["qsl-monotone"]

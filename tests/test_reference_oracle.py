@@ -130,6 +130,7 @@ def test_replay_pads_its_window_in_cacheable_groups_only():
         [12, 13, 12, 13, 14, 15, PAD],
         [2, 3, 4, 5, 0, 1, PAD],
     ]
+    assert trace(case, 1, 1).slot == 13
     assert trace(case, 0, 1).reason == "PAD: the token is replayed after a prefix-cache hit"
     assert trace(case, 0, 1).steps[-1] == "replay: 3 <= p = 3 < 3 + 2 (start, window): PAD"
 

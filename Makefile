@@ -11,8 +11,6 @@ LANE :=
 PYTHON :=
 # A wheel to install instead of what the package index calls torch 2.13.0, for example a CPU build.
 TORCH :=
-# Examples a test of `make test-interpreter`: a launch costs 30 to 50 ms there.
-INTERPRETER_EXAMPLES := 10
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -61,11 +59,11 @@ test: explain-lane $(READY)
 	$(RUN_PYTHON) -m pytest conformance --lane $(LANE) --hypothesis-profile quick
 
 test-interpreter: .venv-interpreter/.complete
-	.venv-interpreter/bin/python -m pytest conformance --lane interpreter --hypothesis-profile quick \
-		--max-examples $(INTERPRETER_EXAMPLES)
+	.venv-interpreter/bin/python -m pytest conformance --lane interpreter --hypothesis-profile quick
 
 lint: $(OWN_ENVIRONMENT)/.dev-complete
 	$(OWN_ENVIRONMENT)/bin/python -m ruff check .
+	$(OWN_ENVIRONMENT)/bin/python -m ruff format --check .
 	$(OWN_ENVIRONMENT)/bin/python -m mypy
 
 bench: .venv/.complete .venv-interpreter/.complete

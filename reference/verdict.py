@@ -53,7 +53,8 @@ class Difference:
     actual: int
 
     def __str__(self) -> str:
-        return f"group {self.group} [{self.index}]: expected {_shown(self.expected)}, got {_shown(self.actual)}"
+        expected, actual = shown_element(self.expected), shown_element(self.actual)
+        return f"group {self.group} [{self.index}]: expected {expected}, got {actual}"
 
     def to_json(self) -> dict[str, object]:
         return asdict(self)
@@ -139,5 +140,6 @@ def compare(
     return Verdict(GUARD if guards else MISMATCH, tuple(kept), total, guards)
 
 
-def _shown(value: int) -> str:
+def shown_element(value: int) -> str:
+    """An element of an output in a message."""
     return "nothing written" if value == UNWRITTEN else str(value)

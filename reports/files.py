@@ -1,0 +1,38 @@
+"""Writing into the report folder: whole files or none, and one clear error when the folder cannot be written."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from reference.fields import printable
+
+
+class ReportError(Exception):
+    """A report could not be written. The message, one line, names the file and why.
+
+    Nothing is lost with it: whoever catches this still holds the report and can print it.
+    """
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Write ``path`` and its folder in one step: readers see the old file or the new one. Raises ReportError."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise ReportError(f"cannot write {printable(path)}: {error.strerror or error}") from error
+    return path
+
+
+def json_lines(fields: Mapping[str, object]) -> str:
+    """A JSON object with one field a line, so that a long case stays one line and a diff of two reports is readable."""
+    body = ",\n".join(f"  {json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in fields.items())
+    return f"{{\n{body}\n}}\n"

@@ -1,0 +1,81 @@
+"""``summary.json``: what a run did, in figures, for the machine that reads it later."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from reports.files import json_lines, write_text
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What one entry point went through: cases run, specializations compiled, failures that differ from one another."""
+
+    cases: int
+    specializations: int
+    failures: int
+
+    def to_json(self) -> dict[str, int]:
+        return {"cases": self.cases, "specializations": self.specializations, "failures": self.failures}
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One run. ``entry_points`` has a tally for each ``subject.entry_point``; ``reports`` names the failure files."""
+
+    subjects: tuple[str, ...]
+    lane: str
+    seconds: float
+    entry_points: Mapping[str, Tally]
+    reports: tuple[str, ...] = ()
+    seed: int | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def cases(self) -> int:
+        return sum(tally.cases for tally in self.entry_points.values())
+
+    @property
+    def specializations(self) -> int:
+        return sum(tally.specializations for tally in self.entry_points.values())
+
+    @property
+    def failures(self) -> int:
+        return sum(tally.failures for tally in self.entry_points.values())
+
+    def line(self) -> str:
+        """The run in one line."""
+        return (
+            f"{', '.join(self.subjects)} on lane {self.lane}: {_count(self.cases, 'case')} "
+            f"of {_count(len(self.entry_points), 'entry point')}, {_count(self.specializations, 'specialization')}, "
+            f"{_count(self.failures, 'failure')}, {self.seconds:.1f} s"
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """``subject`` is one string, several subjects joined by commas; ``seconds`` is wall time."""
+        return {
+            "schema": SCHEMA,
+            "subject": ",".join(self.subjects),
+            "lane": self.lane,
+            "cases": self.cases,
+            "specializations": self.specializations,
+            "failures": self.failures,
+            "seconds": round(self.seconds, 3),
+            "entry_points": {name: tally.to_json() for name, tally in self.entry_points.items()},
+            "reports": list(self.reports),
+            "seed": self.seed,
+            "environment": dict(self.environment),
+        }
+
+
+def write(summary: Summary, folder: str | Path) -> Path:
+    """Write ``summary.json`` into ``folder``, over the one of an earlier run. Raises ReportError."""
+    return write_text(Path(folder) / "summary.json", json_lines(summary.to_json()))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

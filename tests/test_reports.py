@@ -49,6 +49,8 @@ HOSTILE = [
     "| a | b |",
     "`` ` ```",
     "`",
+    "`starts",
+    "ends`",
     " edge ",
     "<script>alert(1)</script>",
     "@everyone #1 ![x](http://x) [x](y)",

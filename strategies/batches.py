@@ -13,15 +13,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from hypothesis import strategies as st
-
 from reference.contract import FLOAT32_EXACT
 from reference.fields import INT32_MAX, INT32_MIN
 from strategies.declaration import Declaration
+from strategies.picking import Picker
 from strategies.specializations import Specialization
-
-LONGEST_ORDINARY = 80
-"""Requests longer than this exist for the sake of the tile only: tokens cost time, and few find as much as many."""
 
 LONGEST_LOOSE = 6
 """Tokens of one request whose positions are drawn one by one."""
@@ -42,107 +38,121 @@ class Batch:
 class Menu:
     """What the requests of one specialization are drawn from. ``window`` is None where sparse positions know no limit.
 
-    ``starts`` gives None for "anywhere in the first ``anywhere`` positions"; ``far`` gives (position, count): ``count``
-    positions from there on are not local.
+    A start of None means anywhere in the first ``anywhere`` positions, an entry (position, count) of ``far`` that
+    ``count`` positions from there on are not local. ``top`` is the first position that no token may have.
     """
 
     specialization: Specialization
     window: int | None
     top: int
     anywhere: int
-    lengths: st.SearchStrategy[int]
-    starts: st.SearchStrategy[int | None]
-    steps: st.SearchStrategy[int]
-    styles: st.SearchStrategy[Style]
-    negative: st.SearchStrategy[int]
-    far: st.SearchStrategy[tuple[int, int]]
-    holes: st.SearchStrategy[int]
+    lengths: Sequence[int]
+    starts: Sequence[int | None]
+    steps: Sequence[int]
+    styles: Sequence[Style]
+    negative: Sequence[int]
+    far: Sequence[tuple[int, int]]
+    holes: Sequence[int]
 
 
-Style = Callable[[st.DrawFn, Menu, int, int], Positions]
-"""(draw, menu, length, limit): ``length`` positions below ``limit``, or above it where they are not local."""
+Style = Callable[[Picker, Menu, int, int, int], Positions]
+"""(picker, menu, start, length, limit): ``length`` positions below ``limit``, or above it where they are not local."""
 
-REQUESTS: st.SearchStrategy[tuple[int, bool]] = st.sampled_from(
-    [(n, False) for n in (0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 4)] + [(n, True) for n in (2, 4, 7, 12)]
+REQUESTS = (
+    *((n, False) for n in (*[1] * 8, 0, 0, *[2] * 8, *[3] * 4, 4, 4)),
+    *((n, True) for n in range(1, 10)),
 )
 """(number of requests, whether it is a decode batch: the same few tokens for each)."""
 
+_LENGTHS = (*[0] * 12, *[1] * 32, *[n for n in range(2, 9) for _ in range(8 - n // 2)], *range(9, 65))
 _LARGE_STARTS = (FLOAT32_EXACT - 1, FLOAT32_EXACT, FLOAT32_EXACT + 5, FLOAT32_EXACT + 133, INT32_MAX)
 
-_DRAFTS = st.sampled_from((0, 0, 0, 1, 3, 5))
+_DRAFTS = (0, 0, 0, 0, 1, 2, 3, 5)
+_KEPT = (1, 2, 3, *[None] * 21)
 
 
-def draw_batch(draw: st.DrawFn, menu: Menu, requests: int, decode: bool, limit: int, max_tokens: int) -> Batch:
+def draw_batch(picker: Picker, menu: Menu, requests: int, decode: bool, limit: int, max_tokens: int) -> Batch:
     """A batch of ``requests`` requests, at most ``max_tokens`` tokens. Local tokens have positions below ``limit``."""
     bounds = [0]
     positions: list[int] = []
     columns = 0
-    for request in range(requests):
-        if not decode:
-            length = draw(menu.lengths)
-        elif request == 0:
-            length = 1 + draw(_DRAFTS)
-        length = min(length, limit, max_tokens - len(positions))
-        if length > 0:
-            style = consecutive if decode else draw(menu.styles)
-            own = style(draw, menu, length, limit)
-            columns = max(columns, _columns(menu.specialization, own))
-            positions.extend(own)
+    longest = 1 + picker.pick(_DRAFTS) if decode else 0
+    for _ in range(requests):
+        room = min(limit, max_tokens - len(positions))
+        if decode:
+            length = min(longest, room)
+            own: Positions = range(start := _start(picker, menu, limit - length), start + length)
+        else:
+            own = _request(picker, menu, room, limit)
+        columns = max(columns, _columns(menu.specialization, own))
+        positions.extend(own)
         bounds.append(len(positions))
     return Batch(tuple(bounds), tuple(positions), columns)
 
 
-def consecutive(draw: st.DrawFn, menu: Menu, length: int, limit: int) -> Positions:
+def _request(picker: Picker, menu: Menu, room: int, limit: int) -> Positions:
+    """The positions of one request of at most ``room`` tokens.
+
+    Length, start and style are drawn whether they matter or not, so that nothing shifts when one of them shrinks. Of
+    some requests only the last few tokens are kept: that lets a long one whose last token tells shrink to this token.
+    """
+    length = min(picker.pick(menu.lengths), room)
+    kept = picker.pick(_KEPT)
+    style = picker.pick(menu.styles)
+    start = _start(picker, menu, limit - max(length, 1))
+    if length == 0:
+        return range(0)
+    positions = style(picker, menu, start, length, limit)
+    return positions if kept is None else positions[-kept:]
+
+
+def consecutive(picker: Picker, menu: Menu, start: int, length: int, limit: int) -> Positions:
     """Prefill, a chunk of a prefill, or decoding: one position after the other."""
-    start = _start(draw, menu, limit - length)
     return range(start, start + length)
 
 
-def stepped(draw: st.DrawFn, menu: Menu, length: int, limit: int) -> Positions:
+def stepped(picker: Picker, menu: Menu, start: int, length: int, limit: int) -> Positions:
     """Equally spaced positions, or the same one again and again, as drafts in a tree have it."""
-    start = _start(draw, menu, limit - length)
-    step = draw(menu.steps)
+    step = picker.pick(menu.steps)
     if step > 1 and length > 1:
         step = max(1, min(step, (_room(menu, start, limit) - 1) // (length - 1)))
     return [start + i * step for i in range(length)]
 
 
-def loose(draw: st.DrawFn, menu: Menu, length: int, limit: int) -> Positions:
+def loose(picker: Picker, menu: Menu, start: int, length: int, limit: int) -> Positions:
     """Every position for itself, in any order; longer requests are stepped."""
     if length > LONGEST_LOOSE:
-        return stepped(draw, menu, length, limit)
+        return stepped(picker, menu, start, length, limit)
     if menu.window is None:
-        return [_start(draw, menu, limit - 1) for _ in range(length)]
-    base = _start(draw, menu, limit - 1)
-    room = _room(menu, base, limit)
-    return [base + _start(draw, menu, room - 1) for _ in range(length)]
+        return [start, *(_start(picker, menu, limit - 1) for _ in range(length - 1))]
+    room = _room(menu, start, limit)
+    return [start, *(start + _start(picker, menu, room - 1) for _ in range(length - 1))]
 
 
-def far(draw: st.DrawFn, menu: Menu, length: int, limit: int) -> Positions:
+def far(picker: Picker, menu: Menu, start: int, length: int, limit: int) -> Positions:
     """Tokens of other ranks, beyond everything that a row of this one holds."""
-    start, count = draw(menu.far)
-    return range(start, start + length) if length <= count else [start + i % count for i in range(length)]
+    first, count = picker.pick(menu.far)
+    return range(first, first + length) if length <= count else [first + i % count for i in range(length)]
 
 
-def broken(draw: st.DrawFn, menu: Menu, length: int, limit: int) -> Positions:
+def broken(picker: Picker, menu: Menu, start: int, length: int, limit: int) -> Positions:
     """Consecutive positions but for one, which is negative or far away."""
-    start = _start(draw, menu, limit - length)
     positions = list(range(start, start + length))
     if _room(menu, start, limit) >= length:
-        positions[draw(st.integers(0, length - 1))] = draw(menu.holes)
+        positions[picker.below(length)] = picker.pick(menu.holes)
     return positions
 
 
-def from_below(draw: st.DrawFn, menu: Menu, length: int, limit: int) -> Positions:
+def from_below(picker: Picker, menu: Menu, start: int, length: int, limit: int) -> Positions:
     """Consecutive positions that begin below 0."""
-    start = draw(menu.negative)
-    return range(start, start + length)
+    first = picker.pick(menu.negative)
+    return range(first, first + length)
 
 
-def _start(draw: st.DrawFn, menu: Menu, last: int) -> int:
-    start = draw(menu.starts)
+def _start(picker: Picker, menu: Menu, last: int) -> int:
+    start = picker.pick(menu.starts)
     if start is None:
-        return draw(st.integers(0, min(last, menu.anywhere)))
+        return picker.below(1 + min(last, menu.anywhere))
     return min(start, last)
 
 
@@ -190,38 +200,24 @@ def menu_for(declaration: Declaration, specialization: Specialization) -> Menu:
         window=s.window if needs_window else None,
         top=top,
         anywhere=32 * s.virtual_block_size,
-        lengths=st.sampled_from(_lengths(s)),
-        starts=st.sampled_from(_starts(s, top)),
-        steps=st.sampled_from(
-            (2, 0, 3, 5, s.block_size, s.block_size + 1, s.cp.interleave, s.turn, s.virtual_block_size)
-        ),
-        styles=st.sampled_from(styles),
-        negative=st.sampled_from(negative),
-        far=st.sampled_from(far_away or [(0, 1)]),
-        holes=st.sampled_from(holes or [0]),
+        lengths=_lengths(s.tile),
+        starts=_starts(s, top),
+        steps=(2, 0, 3, 5, s.block_size, s.block_size + 1, s.cp.interleave, s.turn, s.virtual_block_size),
+        styles=styles,
+        negative=negative,
+        far=far_away or [(0, 1)],
+        holes=holes or [0],
     )
 
 
-def _lengths(s: Specialization) -> list[int]:
-    b, interleave = s.block_size, s.cp.interleave
-    ordinary = [0, 1, 1, 1, 1, 2, 2, 3, 3, 4, 5, 7, 8, 13]
-    by_geometry = (
-        b - 1,
-        b,
-        b + 1,
-        interleave + 1,
-        s.turn,
-        s.turn + 1,
-        s.kv_cache_block_size + 1,
-        s.virtual_block_size + 1,
-    )
-    ordinary += [min(length, LONGEST_ORDINARY) for length in by_geometry]
-    if s.tile is None:
-        return ordinary
-    around_tile = [s.tile, s.tile + 1, s.tile - 1]
-    if s.tile <= 64:
-        return ordinary + around_tile + [2 * s.tile + 1]
-    return ordinary * (s.tile // 128) + around_tile
+def _lengths(tile: int | None) -> Sequence[int]:
+    """Few tokens mostly, sometimes any number up to 64, and what a tile makes special; the larger the tile, the rarer."""
+    if tile is None:
+        return _LENGTHS
+    around_tile = (tile, tile + 1, tile - 1)
+    if tile <= 64:
+        return (*_LENGTHS, *around_tile * 6, *(2 * tile + 1,) * 4)
+    return (*_LENGTHS, *around_tile * (512 // tile))
 
 
 def _starts(s: Specialization, top: int) -> list[int | None]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from hypothesis import strategies as st
 
 from reference.case import Case, Group, Launch
 from strategies.batches import REQUESTS, Menu, draw_batch, menu_for
 from strategies.declaration import Declaration as Declaration
+from strategies.picking import Picker
 from strategies.specializations import Specialization
 from strategies.specializations import free_specializations as free_specializations
 from strategies.tables import TableRules, blocks_that_fit, draw_row_stride, draw_rows, draw_table
@@ -16,9 +15,9 @@ from strategies.tables import TableRules, blocks_that_fit, draw_row_stride, draw
 MAX_TOKENS = 4096
 """Tokens of a case at most, unless the caller says otherwise: three requests a token over the production tile."""
 
-_EXTRA_OUTPUT = st.sampled_from((0, 0, 0, 0, 1, 3, 17))
-_FENCES = st.sampled_from(("after", "before"))
-_STALE = st.sampled_from((0, 0, 0, 1, 5))
+_EXTRA_OUTPUT = (0, 0, 0, 0, 1, 3, 17)
+_FENCES = ("after", "before")
+_STALE = (0, 0, 0, 1, 5)
 
 
 def cases(
@@ -49,7 +48,7 @@ def cases_of(
 def _cases(
     draw: st.DrawFn, declaration: Declaration, specialization: Specialization, max_tokens: int
 ) -> tuple[Case, Launch]:
-    return _draw_case(draw, declaration, specialization, max_tokens)
+    return _draw_case(Picker(draw), declaration, specialization, max_tokens)
 
 
 @st.composite
@@ -57,23 +56,23 @@ def _cases_of(
     draw: st.DrawFn, declaration: Declaration, specializations: st.SearchStrategy[Specialization], max_tokens: int
 ) -> tuple[Specialization, Case, Launch]:
     specialization = draw(specializations)
-    return specialization, *_draw_case(draw, declaration, specialization, max_tokens)
+    return specialization, *_draw_case(Picker(draw), declaration, specialization, max_tokens)
 
 
-def _draw_case(draw: st.DrawFn, declaration: Declaration, s: Specialization, max_tokens: int) -> tuple[Case, Launch]:
+def _draw_case(picker: Picker, declaration: Declaration, s: Specialization, max_tokens: int) -> tuple[Case, Launch]:
     menu = menu_for(declaration, s)
     rules = TableRules(s.blocks_per_kv_block, blocks_that_fit(s.block_size, s.output_dtype), growing=not s.circular)
-    requests, decode = draw(REQUESTS)
-    rows = draw_rows(draw, requests)
-    batch = draw_batch(draw, menu, requests, decode, _position_limit(menu, rules, rows), max_tokens)
-    table = draw_table(draw, rules, rows, batch.columns)
-    stride = draw_row_stride(draw, len(table[0])) if "row_stride" in declaration.features else None
+    requests, decode = picker.pick(REQUESTS)
+    rows = draw_rows(picker, requests)
+    batch = draw_batch(picker, menu, requests, decode, _position_limit(menu, rules, rows), max_tokens)
+    table = draw_table(picker, rules, rows, batch.columns)
+    stride = draw_row_stride(picker, len(table[0])) if "row_stride" in declaration.features else None
     num_tokens = len(batch.positions)
-    max_num_tokens = max(num_tokens + draw(_padding(s.tile)), 1)
+    max_num_tokens = max(num_tokens + picker.pick(_padding(s.tile)), 1)
     case = Case(
         query_start_loc=batch.query_start_loc,
         # What stands behind the last token is left from an earlier batch; 0 is what would drag a window's base down.
-        positions=batch.positions + (0,) * draw(_STALE),
+        positions=batch.positions + (0,) * picker.pick(_STALE),
         num_tokens=num_tokens,
         max_num_tokens=max_num_tokens,
         groups=(
@@ -88,7 +87,7 @@ def _draw_case(draw: st.DrawFn, declaration: Declaration, s: Specialization, max
         cp=s.cp,
         pad_id=s.pad_id,
     )
-    launch = Launch(s.output_dtype, max_num_tokens + draw(_EXTRA_OUTPUT), draw(_FENCES))
+    launch = Launch(s.output_dtype, max_num_tokens + picker.pick(_EXTRA_OUTPUT), picker.pick(_FENCES))
     return case, launch
 
 
@@ -100,8 +99,7 @@ def _position_limit(menu: Menu, rules: TableRules, rows: int) -> int:
     return min(menu.top, columns // menu.specialization.blocks_per_kv_block * menu.specialization.virtual_block_size)
 
 
-@lru_cache(maxsize=64)
-def _padding(tile: int | None) -> st.SearchStrategy[int]:
+def _padding(tile: int | None) -> tuple[int, ...]:
     """Elements between num_tokens and max_num_tokens: none, a few, around a tile, many."""
     tile = tile or 64
-    return st.sampled_from((0, 0, 0, 0, 1, 1, 2, 3, 8, tile, tile + 1, tile - 1, 300, 2 * tile + 3))
+    return (0, 0, 0, 0, 1, 1, 2, 3, 8, tile, tile + 1, tile - 1, 300, 2 * tile + 3)

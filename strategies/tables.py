@@ -9,19 +9,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hypothesis import strategies as st
-
 from reference.contract import FLOAT32_EXACT
 from reference.fields import INT32_MAX
+from strategies.picking import Picker
 
 MOST_CELLS = 4096
 """Cells of a table at most: positions are drawn to what that affords."""
 
-_CONTENTS = st.integers(0, 4095)
-_EXTRA_ROWS = st.sampled_from((0, 0, 0, 0, 1, 2, 5))
-_EXTRA_COLUMNS = st.sampled_from((0, 0, 0, 0, 1, 1, 2, 5))
-_EXTRA_STRIDE = st.sampled_from((0, 0, 0, 1, 2, 7))
-_SHARED_COLUMNS = st.sampled_from((0, 0, 0, 0, 0, 1, 2, MOST_CELLS))
+_CONTENTS = 4096
+_EXTRA_ROWS = (0, 0, 0, 0, 1, 2, 5)
+_EXTRA_COLUMNS = (0, 0, 0, 0, 1, 1, 2, 5)
+_EXTRA_STRIDE = (0, 0, 0, 1, 2, 7)
+_SHARED_COLUMNS = (0, 0, 0, 0, 0, 1, 2, MOST_CELLS)
 
 Table = tuple[tuple[int, ...], ...]
 
@@ -51,29 +50,29 @@ def blocks_that_fit(block_size: int, output_dtype: str) -> int:
     return min(FLOAT32_EXACT, 1 << ((INT32_MAX + 1) // block_size).bit_length() - 1)
 
 
-def draw_rows(draw: st.DrawFn, requests: int) -> int:
+def draw_rows(picker: Picker, requests: int) -> int:
     """Rows for ``requests`` requests: often no more, so that what follows the last one is not the table's."""
-    return max(requests, 1) + draw(_EXTRA_ROWS)
+    return max(requests, 1) + picker.pick(_EXTRA_ROWS)
 
 
-def draw_table(draw: st.DrawFn, rules: TableRules, rows: int, columns: int) -> Table:
+def draw_table(picker: Picker, rules: TableRules, rows: int, columns: int) -> Table:
     """A table of ``rows`` rows: as wide as ``columns``, rounded up to whole allocated blocks, or wider."""
     step = rules.column_step
     width = max(1, -(-columns // step)) * step
     if rules.growing:
-        width = min(width + draw(_EXTRA_COLUMNS) * step, max(width, rules.most_columns(rows)))
-    contents = draw(_CONTENTS)
+        width = min(width + picker.pick(_EXTRA_COLUMNS) * step, max(width, rules.most_columns(rows)))
+    contents = picker.below(_CONTENTS)
     table = tuple(_row(contents, row, rows, width, rules.blocks) for row in range(rows))
-    shared = draw(_SHARED_COLUMNS) if rows > 1 else 0
+    shared = picker.pick(_SHARED_COLUMNS) if rows > 1 else 0
     if shared:
         first = table[0][:shared]
         table = (table[0], *(first + row[shared:] for row in table[1:]))
     return table
 
 
-def draw_row_stride(draw: st.DrawFn, width: int) -> int | None:
+def draw_row_stride(picker: Picker, width: int) -> int | None:
     """The distance between rows: None for the width itself."""
-    extra = draw(_EXTRA_STRIDE)
+    extra = picker.pick(_EXTRA_STRIDE)
     return width + extra if extra else None
 
 

@@ -1,0 +1,223 @@
+"""``compute_slot_mapping``: what it launches (interpreted, in a process of its own) and what it refuses."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from kernels.slot_mapping import _compute_slot_mapping_kernel, block_table_window_size, compute_slot_mapping
+from reference.case import Case, Group, Launch
+from reference.verdict import expected_output
+from tests.interpreter import interpret, needs_interpreter
+from tests.random_cases import draw
+from tests.refusals import first_word, refusal
+
+
+def ints(*values: int) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+# --- what is launched ------------------------------------------------------------------------------------------------
+
+
+def draw_launches(seed: int, count: int) -> list[tuple[Case, Launch]]:
+    rng, launches = random.Random(seed), []
+    for _ in range(count):
+        circular = rng.random() < 0.2
+        case = draw(rng, world_sizes=(1,) if circular else (1, 2, 3, 8), circular=circular)
+        case = replace(case, pad_id=rng.choice((-1, -1, -9, 5)))
+        length = case.max_num_tokens + rng.choice((0, 3))
+        launches.append((case, Launch(output_dtype=rng.choice(("int32", "int64")), output_length=length)))
+    return launches
+
+
+@needs_interpreter
+@pytest.mark.parametrize("validate", [False, True])
+def test_random_launches_match_the_oracle(validate: bool) -> None:
+    launches = draw_launches(seed=2, count=60)
+    outputs = interpret(launches, validate=validate)
+    for (case, launch), output in zip(launches, outputs, strict=True):
+        assert output == expected_output(case, launch.output_length)[0], (case, launch)
+
+
+@needs_interpreter
+def test_a_request_longer_than_a_tile_is_mapped_to_its_end() -> None:
+    count = 2 * 1024 + 1
+    group = Group((tuple(range(100, 400)),), block_size=16, kv_cache_block_size=16)
+    case = Case((0, count), tuple(range(9, 9 + count)), count, count + 1025, (group,))
+    assert interpret([(case, Launch())]) == [expected_output(case, case.max_num_tokens)[0]]
+
+
+# --- how it is compiled ----------------------------------------------------------------------------------------------
+
+DOCUMENTED = (
+    "num_tokens",
+    "max_num_tokens",
+    "query_start_loc_ptr",
+    "positions_ptr",
+    "block_table_ptr",
+    "block_table_stride",
+    "block_size",
+    "slot_mapping_ptr",
+    "KV_CACHE_BLOCK_SIZE",
+    "BLOCKS_PER_KV_BLOCK",
+    "TOTAL_CP_WORLD_SIZE",
+    "TOTAL_CP_RANK",
+    "CP_KV_CACHE_INTERLEAVE_SIZE",
+    "PAD_ID",
+    "TILE_BLOCK_SIZE",
+    "BLOCK_TABLE_WINDOW_SIZE",
+    "IS_CIRCULAR",
+)
+
+
+def test_the_kernel_takes_the_documented_parameters_in_order() -> None:
+    parameters = inspect.signature(_compute_slot_mapping_kernel.fn).parameters
+    assert tuple(parameters) == DOCUMENTED
+    assert {name for name in DOCUMENTED if "constexpr" in str(parameters[name].annotation)} == set(DOCUMENTED[8:])
+    assert parameters["IS_CIRCULAR"].default is False
+
+
+def test_a_new_number_of_tokens_does_not_compile_again() -> None:
+    function = ast.parse(inspect.getsource(_compute_slot_mapping_kernel.fn)).body[0]
+    assert isinstance(function, ast.FunctionDef)
+    (decorator,) = function.decorator_list
+    assert isinstance(decorator, ast.Call)
+    (option,) = decorator.keywords
+    assert option.arg == "do_not_specialize"
+    assert ast.literal_eval(option.value) == ["num_tokens", "max_num_tokens"]
+
+
+def test_the_kernel_takes_no_remainder_of_a_vector() -> None:
+    tree = ast.parse(inspect.getsource(_compute_slot_mapping_kernel.fn))
+    assert not [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Mod)]
+
+
+@pytest.mark.parametrize("tile", [16, 64, 1024])
+@pytest.mark.parametrize("block_size", [1, 3, 16, 48, 128, 2048])
+def test_a_window_holds_the_blocks_of_consecutive_tokens(tile: int, block_size: int) -> None:
+    window = block_table_window_size(tile, block_size)
+    touched = max((first + tile - 1) // block_size - first // block_size + 1 for first in range(block_size))
+    assert touched <= window < 2 * (tile // block_size + 2)
+    assert window & (window - 1) == 0
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+def call(**changes: Any) -> None:
+    """Two requests of two tokens each in blocks of 4, with ``changes``."""
+    arguments: dict[str, Any] = {
+        "query_start_loc": ints(0, 2, 4),
+        "positions": torch.tensor([0, 1, 6, 7], dtype=torch.int64),
+        "block_table": ints(3, 4, 5, 6).view(2, 2),
+        "slot_mapping": torch.zeros(8, dtype=torch.int32),
+        "num_tokens": 4,
+        "block_size": 4,
+    }
+    compute_slot_mapping(**{**arguments, **changes})
+
+
+def test_what_is_not_refused_here_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Launched(Exception):
+        pass
+
+    class Kernel:
+        def __getitem__(self, grid: tuple[int, ...]) -> None:
+            assert grid == (3,)
+            raise Launched
+
+    monkeypatch.setattr("kernels.slot_mapping._compute_slot_mapping_kernel", Kernel())
+    with pytest.raises(Launched):
+        call(validate=True)
+    with pytest.raises(Launched):
+        call(validate=True, positions=torch.tensor([0, 1, -6, 7]))  # a negative position is no error: it gets padding
+    with pytest.raises(Launched):
+        call(cp_interleave=3)  # means nothing on one rank
+    with pytest.raises(Launched):  # position 28 is rank 1's, its block index 3 need not exist here
+        call(validate=True, positions=torch.tensor([0, 1, 3, 28]), cp_size=2, cp_interleave=4)
+    with pytest.raises(Launched):  # the last slot that int32 holds, on the third lap of the ring
+        call(
+            validate=True,
+            positions=torch.tensor([0, 1, 2, 11]),
+            is_circular=True,
+            block_table=ints(3, 2**29 - 1)[:, None],
+        )
+
+
+@pytest.mark.parametrize(
+    ("message", "changes"),
+    [
+        ("hybrid-divides: block_size is 0, must be at least 1", {"block_size": 0}),
+        (
+            "hybrid-divides: kv_cache_block_size 6 is not a positive multiple of block_size 4",
+            {"kv_cache_block_size": 6},
+        ),
+        ("hybrid-divides: kv_cache_block_size 0 is not", {"kv_cache_block_size": 0}),
+        ("hybrid-width: row width 2 is not a multiple of 3", {"kv_cache_block_size": 12}),
+        ("rank-range: cp_rank is 1, must be in [0, cp_size = 1)", {"cp_rank": 1}),
+        ("interleave-divides: cp_interleave 3 does not divide", {"cp_size": 2, "cp_interleave": 3}),
+        ("circular-no-cp: a circular group cannot be shared by cp_size 2", {"is_circular": True, "cp_size": 2}),
+        ("circular-one-block: a circular group's row is 1 block wide, this one is 2", {"is_circular": True}),
+        ("qsl-capacity: num_tokens 5 exceeds the 4 positions", {"num_tokens": 5}),
+        ("qsl-capacity: num_tokens -1 is outside [0, max_num_tokens = 8]", {"num_tokens": -1}),
+        ("qsl-capacity: num_tokens 4 is outside [0, max_num_tokens = 3]", {"max_num_tokens": 3}),
+        ("qsl-capacity: max_num_tokens 9 exceeds slot_mapping of 8", {"max_num_tokens": 9}),
+        ("row-exists: 2 requests need as many rows, block_table has 1", {"block_table": ints(3, 4).view(1, 2)}),
+        ("slot-fits: pad_id -2147483649 is outside", {"pad_id": -(2**31) - 1}),
+        ("query_start_loc: expected int32, got int64", {"query_start_loc": torch.tensor([0, 2, 4])}),
+        ("query_start_loc: holds nothing", {"query_start_loc": ints()}),
+        ("query_start_loc: is on meta", {"query_start_loc": ints(0, 2, 4).to("meta")}),
+        ("positions: expected int64, got int32", {"positions": ints(0, 1, 2, 3)}),
+        ("positions: expected a contiguous 1-D tensor", {"positions": torch.zeros(8, dtype=torch.int64)[::2]}),
+        ("block_table: expected a 2-D tensor, got shape (4,)", {"block_table": ints(0, 1, 2, 3)}),
+        ("block_table: expected int32, got int64", {"block_table": torch.zeros(2, 2, dtype=torch.int64)}),
+        ("block_table: cells of a row must be adjacent", {"block_table": ints(*range(8)).view(2, 4)[:, ::2]}),
+        ("block_table: row stride 0 is below", {"block_table": ints(3, 4).expand(2, 2)}),
+        (
+            "block_table: 2 rows of stride 3 span 6 cells, its storage ends after 5",
+            {"block_table": ints(*range(6))[1:].as_strided((2, 2), (3, 1))},
+        ),
+        ("slot_mapping: expected int32 or int64, got int16", {"slot_mapping": torch.zeros(8, dtype=torch.int16)}),
+    ],
+    ids=first_word,
+)
+def test_what_can_be_checked_on_the_host_is_refused(message: str, changes: dict[str, Any]) -> None:
+    with refusal(message):
+        call(**changes)
+
+
+@pytest.mark.parametrize(
+    ("message", "changes"),
+    [
+        ("qsl-monotone: query_start_loc[0] is 1, must be 0", {"query_start_loc": ints(1, 2, 4)}),
+        ("qsl-monotone: query_start_loc[2] is 4, below query_start_loc[1] = 5", {"query_start_loc": ints(0, 5, 4)}),
+        ("qsl-capacity: query_start_loc ends at 3, num_tokens is 4", {"query_start_loc": ints(0, 2, 3)}),
+        (
+            "pos-int32: positions[3] is 2147483648, outside [-2147483648, 2147483647]",
+            {"positions": torch.tensor([0, 1, 2, 2**31])},
+        ),
+        (
+            "row-width: position 8 of request 1 (token 2) needs block index 2, the row has 2",
+            {"positions": torch.tensor([0, 1, 8, 9])},
+        ),
+        (
+            "row-width: position 17 of request 0 (token 1) needs block index 2, the row has 2",
+            {"positions": torch.tensor([0, 17, 20, 28]), "cp_size": 2, "cp_interleave": 4},
+        ),
+        (
+            "slot-fits: token 2 in block 536870912 has slot 2147483650, outside [-2147483648, 2147483647]",
+            {"block_table": ints(3, 4, 5, 2**29).view(2, 2)},
+        ),
+    ],
+    ids=first_word,
+)
+def test_what_only_the_tensors_tell_is_refused_when_asked(message: str, changes: dict[str, Any]) -> None:
+    with refusal(message):
+        call(validate=True, **changes)

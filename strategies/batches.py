@@ -211,7 +211,7 @@ def menu_for(declaration: Declaration, specialization: Specialization) -> Menu:
 
 
 def _lengths(tile: int | None) -> Sequence[int]:
-    """Few tokens mostly, sometimes any number up to 64, and what a tile makes special; the larger the tile, the rarer."""
+    """Few tokens mostly, sometimes any number up to 64, and the neighbours of a tile, the rarer the larger it is."""
     if tile is None:
         return _LENGTHS
     around_tile = (tile, tile + 1, tile - 1)

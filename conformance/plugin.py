@@ -1,4 +1,6 @@
-"""The pytest side of the suite: options, the ``entry_point`` of each test, compiling before testing, reports after it."""
+"""The pytest side of the suite: options, the ``entry_point`` of each test, compiling before testing, reports after
+it.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from _pytest.mark import ParameterSet
+from hypothesis import HealthCheck, Phase, core, settings
 
 from conformance import lanes, recording, saved, subjects
 from conformance.engine import Engine, Options
 from conformance.execution.session import SubjectError
+from conformance.explained import signature
+from conformance.subjects.entry import EntryPoint
 from conformance.under_test import UnderTest
 from conformance.verdicts import ConformanceFailure
 from reference.case import CaseError
@@ -22,9 +27,11 @@ from reference.case import CaseError
 _FOLDER = Path(__file__).parent
 _SAVED = _FOLDER / "test_saved.py"
 _ENGINE = pytest.StashKey[Engine]()
+_PAIRS = pytest.StashKey[list[tuple[EntryPoint, saved.SavedCase]]]()
 _RECORDER = pytest.StashKey[recording.Recorder]()
 
 DEFAULT_PROFILE = "gate"
+_MOST_FAILURES = 8  # different ones that a test goes on after
 # No database: under another pool of specializations the same entry is another case. A failure travels as a JSON file.
 _COMMON = settings(
     database=None,
@@ -40,7 +47,9 @@ for _name, _examples in {"quick": 100, DEFAULT_PROFILE: 1500, "deep": 20_000}.it
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("conformance", "slot-mapping conformance")
-    group.addoption("--subject", action="append", metavar="NAME", help=f"{', '.join(subjects.NAMES)}; repeatable (default: kernels)")
+    group.addoption(
+        "--subject", action="append", metavar="NAME", help=f"{', '.join(subjects.NAMES)}; repeatable (default: kernels)"
+    )
     group.addoption(
         "--source",
         action="append",
@@ -50,14 +59,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--lane", default="auto", metavar="NAME", help=f"auto (default), {', '.join(lanes.names())}")
     group.addoption("--max-examples", type=int, metavar="N", help="examples a test, instead of the profile's")
-    group.addoption("--compile-budget", type=int, default=64, metavar="N", help="specializations a kernel and run (default 64)")
     group.addoption(
-        "--case-timeout", type=float, default=10.0, metavar="S", help="seconds after which a launch counts as hung (default 10)"
+        "--compile-budget", type=int, default=64, metavar="N", help="specializations a kernel and run (default 64)"
+    )
+    group.addoption(
+        "--case-timeout",
+        type=float,
+        default=10.0,
+        metavar="S",
+        help="seconds after which a launch counts as hung (default 10)",
     )
     group.addoption(
         "--replay", action="append", default=[], metavar="FILE", help="run saved cases instead of drawing; repeatable"
     )
-    group.addoption("--report-dir", default="reports/output", metavar="DIR", help="where reports go (default reports/output)")
+    group.addoption(
+        "--report-dir", default="reports/output", metavar="DIR", help="where reports go (default reports/output)"
+    )
 
 
 @pytest.hookimpl(trylast=True)  # after Hypothesis's own, which loads the profile that its option names
@@ -74,7 +91,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _check_options(config: pytest.Config) -> None:
     option = config.option
-    limits = {"--max-examples": option.max_examples, "--compile-budget": option.compile_budget, "--case-timeout": option.case_timeout}
+    limits = {
+        "--max-examples": option.max_examples,
+        "--compile-budget": option.compile_budget,
+        "--case-timeout": option.case_timeout,
+    }
     for name, value in limits.items():
         if value is not None and value <= 0:
             raise pytest.UsageError(f"{name}: {value:g} is not above 0")
@@ -89,11 +110,10 @@ def _check_options(config: pytest.Config) -> None:
 
 def _seed(config: pytest.Config) -> int:
     """The seed of this run: the one asked for, else a fresh one, so that every report can name it."""
-    from hypothesis import core
-
-    if core.global_force_seed is None:
-        core.global_force_seed = random.SystemRandom().randrange(2**32)
-    return int(core.global_force_seed)
+    given: int | None = core.global_force_seed
+    seed = random.SystemRandom().randrange(2**32) if given is None else int(given)
+    setattr(core, "global_force_seed", seed)  # noqa: B010  (declared as None; Hypothesis's own plugin sets it too)
+    return seed
 
 
 def _sources(config: pytest.Config) -> dict[str, str]:
@@ -112,35 +132,48 @@ def _sources(config: pytest.Config) -> dict[str, str]:
     return found
 
 
-def _engine(config: pytest.Config) -> Engine:
-    """The run's engine, made when the first test asks for an entry point."""
-    if _ENGINE not in config.stash:
-        option = config.option
-        try:
-            lane = lanes.automatic() if option.lane == "auto" else lanes.by_name(option.lane)
-        except lanes.LaneUnavailable as error:
-            raise pytest.UsageError(f"--lane: {error}") from error
-        reason = lane.unavailable()
-        if reason is not None:
-            raise pytest.UsageError(f"--lane {lane.name}: {reason}")
-        engine = Engine(
-            lane,
-            Options(
-                subjects=tuple(dict.fromkeys(option.subject or ["kernels"])),
-                sources=_sources(config),
-                compile_budget=option.compile_budget,
-                case_timeout=option.case_timeout,
-                cache=config.rootpath / ".cache",
-                compile_workers=len(os.sched_getaffinity(0)),
-            ),
-        )
-        config.stash[_ENGINE] = engine
-        config.add_cleanup(engine.close)
-        try:
-            engine.entries()
-        except SubjectError as error:
-            raise pytest.UsageError(str(error)) from error
-    return config.stash[_ENGINE]
+def _start(config: pytest.Config) -> Engine:
+    """The run's engine, its subjects loaded. Raises UsageError, one line, when that cannot be."""
+    option = config.option
+    try:
+        lane = lanes.automatic() if option.lane == "auto" else lanes.by_name(option.lane)
+    except lanes.LaneUnavailable as error:
+        raise pytest.UsageError(f"--lane: {error}") from error
+    reason = lane.unavailable()
+    if reason is not None:
+        raise pytest.UsageError(f"--lane {lane.name}: {reason}")
+    engine = Engine(
+        lane,
+        Options(
+            subjects=tuple(dict.fromkeys(option.subject or ["kernels"])),
+            sources=_sources(config),
+            compile_budget=option.compile_budget,
+            case_timeout=option.case_timeout,
+            cache=_FOLDER.parent / ".cache",
+            compile_workers=len(os.sched_getaffinity(0)),
+        ),
+    )
+    config.add_cleanup(engine.close)
+    try:
+        engine.entries()
+    except SubjectError as error:
+        raise pytest.UsageError(str(error)) from error
+    return engine
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Load the subjects before anything is collected, unless what is collected is something else than the suite."""
+    config = session.config
+    folders = [(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args]
+    if not any(path == _FOLDER or path in _FOLDER.parents or _FOLDER in path.parents for path in folders):
+        return
+    config.stash[_ENGINE] = engine = _start(config)
+    try:
+        read = [saved.read(Path(file)) for file in config.option.replay]
+        config.stash[_PAIRS] = saved.pairs(read, engine.entries())
+    except CaseError as error:
+        raise pytest.UsageError(f"--replay: {error}") from error
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -153,9 +186,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "entry_point" not in metafunc.fixturenames:
         return
-    engine = _engine(metafunc.config)
+    engine = metafunc.config.stash[_ENGINE]
     if "saved_case" in metafunc.fixturenames:
-        _saved_cases(metafunc, engine)
+        found = metafunc.config.stash[_PAIRS]
+        metafunc.parametrize(("entry_point", "saved_case"), [_saved_case(engine, *each) for each in found])
         return
     marker = metafunc.definition.get_closest_marker("entry_points")
     names = marker.args if marker else ()
@@ -167,17 +201,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("entry_point", [pytest.param(None, marks=pytest.mark.skip(reason=reason), id="none")])
 
 
-def _saved_cases(metafunc: pytest.Metafunc, engine: Engine) -> None:
-    try:
-        found = saved.pairs([saved.read(Path(file)) for file in metafunc.config.option.replay], engine.entries())
-    except CaseError as error:
-        raise pytest.UsageError(f"--replay: {error}") from error
-    parameters = []
-    for entry, case in found:
-        reason = case.why_not(entry)
-        marks = [pytest.mark.skip(reason=reason)] if reason is not None else []
-        parameters.append(pytest.param(UnderTest(engine, entry), case, marks=marks, id=f"{case.file.stem}-{entry.id}"))
-    metafunc.parametrize(("entry_point", "saved_case"), parameters)
+def _saved_case(engine: Engine, entry: EntryPoint, case: saved.SavedCase) -> ParameterSet:
+    reason = case.why_not(entry)
+    marks = [pytest.mark.skip(reason=reason)] if reason is not None else []
+    return pytest.param(UnderTest(engine, entry), case, marks=marks, id=f"{case.file.stem}-{entry.id}")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -193,7 +220,9 @@ def pytest_runtestloop(session: pytest.Session) -> None:
             continue
         started = time.monotonic()
         errors = engine.compile(entry, _progress(session.config, entry.id))
-        lines = [f"{entry.id}: {pool.describe()}; ready on lane {engine.lane.name} after {time.monotonic() - started:.1f} s"]
+        lines = [
+            f"{entry.id}: {pool.describe()}; ready on lane {engine.lane.name} after {time.monotonic() - started:.1f} s"
+        ]
         lines += [f"{entry.id}: does not compile: {error.splitlines()[0]}" for error in dict.fromkeys(errors)]
         _say(session.config, lines)
 
@@ -233,8 +262,34 @@ def pytest_runtest_makereport(
         failures = list(_failures(call.excinfo.value))
         if failures:
             engine, recorder = item.config.stash[_ENGINE], item.config.stash[_RECORDER]
-            report.longrepr = "\n\n".join(recorder.record(engine, item.nodeid, failure.finding) for failure in failures)
+            report.longrepr = "\n\n".join(
+                recorder.record(engine, item.nodeid, failure.finding, failure.examples) for failure in failures
+            )
     return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Run a test again as long as it finds a new failure beside those it has explained."""
+    target = _target(item)
+    try:
+        return (yield)
+    except (ConformanceFailure, BaseExceptionGroup) as error:
+        found = list(_failures(error))
+        if target is None or not found or item.path == _SAVED:
+            raise
+    for _ in range(_MOST_FAILURES):
+        new = {signature(failure.finding) for failure in found} - target.explained
+        if not new or None in new:
+            break
+        target.explained |= {each for each in new if each is not None}
+        try:
+            target.begin()
+            item.runtest()
+            break
+        except (ConformanceFailure, BaseExceptionGroup) as error:
+            found += _failures(error)
+    raise ExceptionGroup(f"{len(found)} failures", found) if len(found) > 1 else found[0]
 
 
 def _failures(error: BaseException) -> Iterator[ConformanceFailure]:

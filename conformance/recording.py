@@ -1,29 +1,77 @@
-"""Between a failed check and its report: gathers what the report needs, keeps count, and says in a few lines what was found."""
+"""Between a failed check and its report: gathers what a report needs, writes it, and says in a few lines what was
+found.
+"""
 
 from __future__ import annotations
 
-import json
 import time
+from collections import Counter
 from pathlib import Path
 
 from conformance.engine import Engine
 from conformance.verdicts import Finding
+from reports import failure, summary
+from reports.environment import environment
+from reports.files import ReportError
 
 
 class Recorder:
+    """Writes one JSON and one Markdown file a failure into ``folder``, and ``summary.json`` at the end."""
+
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder, self.seed = folder, seed
-        self.failures: dict[Path, Finding] = {}
+        self.reports: list[str] = []
+        self._failures: Counter[str] = Counter()
+        self._environment = environment()
         self._started = time.monotonic()
 
-    def record(self, engine: Engine, nodeid: str, finding: Finding) -> str:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"failure-{len(self.failures)}.json"
-        path.write_text(json.dumps({"case": finding.case.to_json(), "launch": finding.launch.to_json(), "subject": finding.entry.subject, "entry_point": finding.entry.name}))
-        self.failures[path] = finding
-        return f"{finding.verdict.summary()}\n{path.read_text()}"
+    def record(self, engine: Engine, nodeid: str, finding: Finding, examples: int | None) -> str:
+        """Write the report of ``finding``; returns what the terminal shows of it."""
+        entry = finding.entry
+        report = failure.FailureReport(
+            subject=entry.subject,
+            entry_point=entry.name,
+            lane=engine.lane.name,
+            test=nodeid,
+            case=finding.case,
+            launch=finding.launch,
+            verdict=finding.verdict,
+            version=entry.version,
+            source=engine.options.sources.get(entry.subject, ""),
+            seed=self.seed,
+            examples=examples,
+            environment=self._environment,
+        )
+        self._failures[entry.id] += 1
+        head = [f"{entry.id}: {finding.verdict.summary()}"[:400], f"{entry.file}:{entry.line} {entry.function}"]
+        saved = self.folder / f"{report.name}.json"
+        if examples is not None or not saved.exists():  # a replay knows less than the report that it replays
+            try:
+                failure.write(report, self.folder)
+            except ReportError as error:  # the finding itself must not be lost
+                return "\n".join([*head, str(error), report.to_markdown(saved.name)])
+        if str(saved) not in self.reports:
+            self.reports.append(str(saved))
+        return "\n".join([*head, f"report: {saved.with_suffix('.md')}", f"replay: {report.replay_command(saved)}"])
 
     def finish(self, engine: Engine) -> list[str]:
-        cases = sum(t.cases for t in engine.tallies.values())
-        specs = {k: len(t.specializations) for k, t in engine.tallies.items()}
-        return [f"{cases} cases, {specs} {len(self.failures)} failures {time.monotonic()-self._started:.1f}s"]
+        """Write ``summary.json``; returns the lines that end the run."""
+        tallies = {
+            name: summary.Tally(tally.cases, len(tally.specializations), self._failures[name])
+            for name, tally in engine.tallies.items()
+        }
+        result = summary.Summary(
+            subjects=engine.options.subjects,
+            lane=engine.lane.name,
+            seconds=time.monotonic() - self._started,
+            entry_points=tallies,
+            reports=tuple(self.reports),
+            seed=self.seed,
+            environment=self._environment,
+        )
+        lines = [result.line()]
+        try:
+            summary.write(result, self.folder)
+        except ReportError as error:
+            lines.append(str(error))
+        return lines

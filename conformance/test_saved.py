@@ -1,7 +1,8 @@
 """Cases from files: what once failed, run again. Collected with ``--replay FILE`` only."""
 
 from conformance.saved import SavedCase
+from conformance.under_test import UnderTest
 
 
-def test_saved_case_agrees(entry_point, saved_case: SavedCase):
-    entry_point.agrees_with_the_oracle(saved_case.drawn(entry_point.entry))
+def test_saved_case_agrees(entry_point: UnderTest, saved_case: SavedCase) -> None:
+    entry_point.agrees_on(saved_case.drawn(entry_point.entry))

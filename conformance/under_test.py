@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import pytest
 from hypothesis import strategies as st
 
 from conformance.engine import Engine, settings_of
+from conformance.explained import signature, widened
 from conformance.subjects.binding import Settings
 from conformance.subjects.entry import EntryPoint
-from conformance.verdicts import Finding, raise_unless_passed
+from conformance.verdicts import failure_of
 from reference import verdict as v
 from reference.case import Case, Launch
 from strategies.cases import cases, free_specializations
@@ -19,11 +21,26 @@ from strategies.specializations import Specialization
 Drawn = tuple[Case, Launch, Settings]
 
 
+@dataclass(slots=True)
+class Search:
+    """Counts the examples of one search, which ends with the first failure: what runs after it is shrinking."""
+
+    examples: int = 0
+    found_after: int | None = None
+
+    def until_first_failure(self) -> int | None:
+        if self.found_after is None:
+            self.found_after = self.examples
+        return self.found_after or None
+
+
 class UnderTest:
     """One entry point of one subject on the run's lane."""
 
     def __init__(self, engine: Engine, entry: EntryPoint) -> None:
         self.engine, self.entry = engine, entry
+        self.explained: set[str] = set()  # signatures of failures that this test has already reported
+        self._search = Search()
         self._drawing = lru_cache(maxsize=None)(self._cases_of_kind)
 
     def __repr__(self) -> str:
@@ -50,12 +67,28 @@ class UnderTest:
 
         return drawn()
 
-    def run(self, drawn: Drawn) -> Finding:
-        return self.engine.run(self.entry, *drawn)
-
     def agrees_with_the_oracle(self, drawn: Drawn) -> None:
         """Every element of the output is what the contract says, and nothing else was touched."""
-        finding = self.run(drawn)
-        if finding.verdict.kind == v.UNSUPPORTED:
-            pytest.skip(f"lane {self.engine.lane.name}: {finding.verdict.detail}")
-        raise_unless_passed(finding)
+        self._search.examples += 1
+        self._assert(drawn)
+
+    def agrees_on(self, saved: Drawn) -> None:
+        """The same for one case that was not drawn."""
+        self._assert(saved)
+
+    def begin(self) -> None:
+        """A new search: what was counted for the last one is forgotten, what was explained is not."""
+        self._search = Search()
+
+    def _assert(self, drawn: Drawn) -> None:
+        finding = self.engine.run(self.entry, *drawn)
+        if signature(finding) in self.explained:
+            case, launch, settings = drawn
+            finding = self.engine.run(self.entry, widened(case), launch, settings)
+            if signature(finding) in self.explained:
+                return
+        verdict = finding.verdict
+        if verdict.kind == v.UNSUPPORTED:
+            pytest.skip(f"lane {self.engine.lane.name}: {verdict.detail}")
+        if not verdict.passed:
+            raise failure_of(finding, self._search.until_first_failure())

@@ -1,4 +1,6 @@
-"""A failed check is an exception that carries everything a report needs. One class a verdict, so that Hypothesis keeps them apart."""
+"""A failed check is an exception that carries everything a report needs. One class a verdict, so that Hypothesis
+keeps them apart.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from reference.case import Case, Launch
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A case that an entry point does not pass, with ``expected`` and ``actual`` outputs, one list of elements a group."""
+    """A case that an entry point does not pass, with ``expected`` and ``actual`` outputs, one list of elements a
+    group.
+    """
 
     entry: EntryPoint
     case: Case
@@ -24,11 +28,13 @@ class Finding:
 
 
 class ConformanceFailure(AssertionError):
-    """An entry point disagrees with the contract."""
+    """An entry point disagrees with the contract. ``examples`` were drawn until the first failure; None: nothing was
+    drawn.
+    """
 
-    def __init__(self, finding: Finding) -> None:
+    def __init__(self, finding: Finding, examples: int | None) -> None:
         super().__init__(f"{finding.entry.id}: {finding.verdict.summary()}")
-        self.finding = finding
+        self.finding, self.examples = finding, examples
 
 
 class Mismatch(ConformanceFailure):
@@ -82,9 +88,9 @@ def judge(entry: EntryPoint, case: Case, launch: Launch, outcome: Outcome) -> Fi
     return Finding(entry, case, launch, verdict, expected, [])
 
 
-def raise_unless_passed(finding: Finding) -> None:
-    if not finding.verdict.passed:
-        raise _CLASSES[finding.verdict.kind](finding)
+def failure_of(finding: Finding, examples: int | None) -> ConformanceFailure:
+    """The exception for a finding that did not pass."""
+    return _CLASSES[finding.verdict.kind](finding, examples)
 
 
 def _outputs(case: Case) -> list[str]:

@@ -63,10 +63,17 @@ class FailureReport:
         return shlex.join(words)
 
     def traces(self) -> tuple[Trace, ...]:
-        """How the first differing elements should have come about; none for elements that nothing may write."""
-        written = [each for each in self.verdict.differences[:MAX_TRACES] if each.index < self.case.max_num_tokens]
+        """How the first differing elements should have come about; none for elements that nothing may write.
+
+        Where there is no output to compare (a crash, a hang), the first tokens of every group.
+        """
+        places = [
+            (each.group, each.index) for each in self.verdict.differences if each.index < self.case.max_num_tokens
+        ]
+        if not self.verdict.differences:
+            places = [(group, token) for group in range(len(self.case.groups)) for token in range(self.case.num_tokens)]
         try:
-            return tuple(trace(self.case, each.group, each.index) for each in written)
+            return tuple(trace(self.case, group, token) for group, token in places[:MAX_TRACES])
         except ContractError:
             return ()
 

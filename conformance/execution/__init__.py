@@ -1,1 +1,3 @@
-"""Launches in a child process, on buffers whose every neighbour is a fence. Nothing a kernel does reaches the suite itself."""
+"""Launches in a child process, on buffers whose every neighbour is a fence. Nothing a kernel does reaches the suite
+itself.
+"""

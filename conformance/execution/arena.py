@@ -1,10 +1,11 @@
 """Guarded memory shared by the suite and the child process that launches kernels.
 
-The memory is one file without a name, cut into slots of a few size classes. The suite maps the file as it is and may write
-everywhere. The child maps each slot on its own, at the middle of a wide inaccessible gap: *inputs* read-only, *outputs* writable.
-So a kernel that reads or writes one element past a buffer, or writes into an input, faults, and the fault address
-alone tells which buffer it belongs to and how far off it was. A buffer touches one end of its slot (``fence``); what is left of the slot is
-poison, and poison that changed is a write outside the output that stayed inside the slot.
+The memory is one file without a name, cut into slots of a few size classes. The suite maps the file as it is and may
+write everywhere. The child maps each slot on its own, at the middle of a wide inaccessible gap: *inputs* read-only,
+*outputs* writable. So a kernel that reads or writes one element past a buffer, or writes into an input, faults, and
+the fault address alone tells which buffer it belongs to and how far off it was. A buffer touches one end of its slot
+(``fence``); what is left of the slot is poison, and poison that changed is a write outside the output that stayed
+inside the slot.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from reference.verdict import UNWRITTEN, Guard
 PAGE = mmap.PAGESIZE
 SLOT_BYTES = (4096, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28)
 SLOTS_PER_SIZE = 12
-# Room around each slot in the child's address space. An index that is wrong by a gigabyte still lands in the gap of its own buffer.
+# Room around each slot in the child's address space. An index that is wrong by a gigabyte still lands in the gap of
+# its own buffer.
 GAP_BYTES = 1 << 32
 
 # Readable poison around inputs: as an int32 it is no block number, position or size that a case can hold.
@@ -68,7 +70,9 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A piece of the arena. ``file_offset`` is its place in the shared file, ``address_offset`` its place from the child's base."""
+    """A piece of the arena. ``file_offset`` is its place in the shared file, ``address_offset`` its place from the
+    child's base.
+    """
 
     writable: bool
     capacity: int
@@ -88,7 +92,13 @@ class Placed:
     def describe(self) -> dict[str, object]:
         """What the child needs to see the buffer (JSON)."""
         array = self.array
-        return {"address": self.address, "dtype": array.dtype, "shape": array.shape, "strides": array.strides, "size": array.size}
+        return {
+            "address": self.address,
+            "dtype": array.dtype,
+            "shape": array.shape,
+            "strides": array.strides,
+            "size": array.size,
+        }
 
 
 def _layout() -> tuple[list[Slot], int, int]:
@@ -142,8 +152,8 @@ class Arena:
             taken[writable, index] = used + 1
             return SLOTS[(writable * len(SLOT_BYTES) + index) * SLOTS_PER_SIZE + used]
         raise ArenaError(
-            f"buffer {array.name!r} of {array.nbytes} bytes finds no slot: the limit is {SLOTS_PER_SIZE} buffers of each size up to"
-            f" {SLOT_BYTES[-1]} bytes"
+            f"buffer {array.name!r} of {array.nbytes} bytes finds no slot: the limit is"
+            f" {SLOTS_PER_SIZE} buffers of each size up to {SLOT_BYTES[-1]} bytes"
         )
 
     def fill(self, placed: Mapping[str, Placed]) -> None:
@@ -179,7 +189,9 @@ class Arena:
         return guards
 
     def blame(self, placed: Mapping[str, Placed], address: int, direction: str) -> Guard | None:
-        """The guard violation that a fault at ``address`` stands for, or None when it is near no buffer of the launch."""
+        """The guard violation that a fault at ``address`` stands for, or None when it is near no buffer of the
+        launch.
+        """
         for item in placed.values():
             begin = self.base + item.slot.address_offset
             if begin - GAP_BYTES // 2 <= address < begin + item.slot.capacity + GAP_BYTES // 2:
@@ -202,7 +214,9 @@ class Arena:
 
 
 def map_in_child(fd: int) -> int:
-    """Map the arena for a process that launches kernels; returns the base address. Read-only inputs, gaps between all slots."""
+    """Map the arena for a process that launches kernels; returns the base address. Read-only inputs, gaps between all
+    slots.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]

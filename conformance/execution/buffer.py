@@ -13,9 +13,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Guarded memory at ``address``: ``size`` elements of ``dtype``, seen as ``shape`` with ``strides`` (elements; None: contiguous).
+    """Guarded memory at ``address``: ``size`` elements of ``dtype``, seen as ``shape`` with ``strides`` (elements;
+    None: contiguous).
 
-    It answers ``data_ptr()`` and ``dtype`` like a tensor, which is all that a compiled kernel asks of a pointer argument.
+    It answers ``data_ptr()`` and ``dtype`` like a tensor, which is all that a compiled kernel asks of a pointer
+    argument.
     """
 
     address: int

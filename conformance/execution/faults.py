@@ -1,7 +1,8 @@
 """A native signal handler that tells where a kernel touched memory it must not touch.
 
-Python's own handlers run too late for a segmentation fault: the faulting instruction would repeat for ever. The handler here is
-compiled once, notes signal, address and direction in a page that the suite can read, and ends the process.
+Python's own handlers run too late for a segmentation fault: the faulting instruction would repeat for ever. The
+handler here is compiled once, notes signal, address and direction in a page that the suite can read, and ends the
+process.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ define void @on_fault(i32 %signal, ptr %info, ptr %context) {{
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What ended a child: a signal, the address it is about, and ``direction`` "read", "write" or "access" when the machine does not say."""
+    """What ended a child: a signal, the address it is about, and ``direction`` "read", "write" or "access" when the
+    machine does not say.
+    """
 
     signal: int
     address: int
@@ -93,7 +96,9 @@ class FaultHandler:
   %code = load i64, ptr %at
   %bit = lshr i64 %code, 1
   %way = and i64 %bit, 1"""
-        text = _HANDLER.format(record=record_address, address_offset=_ADDRESS_OFFSET, direction=direction, status=EXIT_STATUS)
+        text = _HANDLER.format(
+            record=record_address, address_offset=_ADDRESS_OFFSET, direction=direction, status=EXIT_STATUS
+        )
         machine = llvm.Target.from_default_triple().create_target_machine()
         self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(text), machine)
         self._engine.finalize_object()

@@ -1,4 +1,5 @@
-"""The process that holds a subject: imports it once on one lane, then forks a fresh runner whenever the suite asks for one.
+"""The process that holds a subject: imports it once on one lane, then forks a fresh runner whenever the suite asks
+for one.
 
 A runner is a fork that launches and nothing else, so what a kernel destroys is gone with the runner and a new one costs
 milliseconds, not imports. Messages are JSON (a hostile child must not be able to make the suite unpickle anything).
@@ -47,7 +48,9 @@ def _arguments(lane: Lane, entry: LoadedEntry, request: Mapping[str, Any]) -> di
 
 
 def _failure(error: BaseException) -> dict[str, Any]:
-    kind = "compile" if isinstance(error, CompileError) else "unsupported" if isinstance(error, Unsupported) else "raised"
+    kind = (
+        "compile" if isinstance(error, CompileError) else "unsupported" if isinstance(error, Unsupported) else "raised"
+    )
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1] if frames else None
     where = f" ({os.path.basename(last.filename)}:{last.lineno})" if last and kind == "raised" else ""
@@ -58,8 +61,8 @@ def _failure(error: BaseException) -> dict[str, Any]:
 def run(connection: Connection, lane: Lane, entries: Mapping[str, LoadedEntry]) -> None:
     """A runner: one launch a request, until the suite closes the connection."""
 
-    def announce() -> None:  # so that the suite does not take a compilation for a hang
-        connection.send_bytes(b'{"event": "compiling"}')
+    def announce(event: str) -> None:  # so that the suite does not take a compilation for a hang
+        connection.send_bytes(json.dumps({"event": event}).encode())
 
     lane.on_compile(announce)
     while True:
@@ -69,18 +72,26 @@ def run(connection: Connection, lane: Lane, entries: Mapping[str, LoadedEntry]) 
             return
         entry = entries[request["entry"]]
         try:
-            entry.invoke(tuple(request["grid"]), _arguments(lane, entry, request))
+            arguments = _arguments(lane, entry, request)
+            started = time.perf_counter()
+            entry.invoke(tuple(request["grid"]), arguments)
             lane.synchronize()
-            reply: dict[str, Any] = {"status": "ok"}
+            reply: dict[str, Any] = {"status": "ok", "seconds": time.perf_counter() - started}
         except Exception as error:
             reply = _failure(error)
         connection.send_bytes(json.dumps(reply).encode())
 
 
 def _compile(
-    control: Connection, lane: Lane, entries: Mapping[str, LoadedEntry], jobs: list[dict[str, Any]], workers: int, ended: dict[int, int]
+    control: Connection,
+    lane: Lane,
+    entries: Mapping[str, LoadedEntry],
+    jobs: list[dict[str, Any]],
+    workers: int,
+    ended: dict[int, int],
 ) -> None:
-    """Compile every job in ``workers`` forks and report each as it is done. A fork that dies takes only its own job with it.
+    """Compile every job in ``workers`` forks and report each as it is done. A fork that dies takes only its own job
+    with it.
 
     ``ended`` collects the status of runners that end meanwhile.
     """
@@ -103,7 +114,11 @@ def _compile(
         index, read, started = running.pop(pid)
         with os.fdopen(read, "rb") as pipe:
             answer = pipe.read()
-        event = json.loads(answer) if answer else {"error": f"the compiler ended with status {os.waitstatus_to_exitcode(status)}"}
+        event = (
+            json.loads(answer)
+            if answer
+            else {"error": f"the compiler ended with status {os.waitstatus_to_exitcode(status)}"}
+        )
         event.update(event="compiled", index=index, seconds=time.monotonic() - started)
         control.send_bytes(json.dumps(event).encode())
     control.send_bytes(b'{"event": "done"}')
@@ -119,7 +134,9 @@ def _compile_one(lane: Lane, entry: LoadedEntry, job: dict[str, Any], pipe: int)
     os._exit(0)
 
 
-def _fork_runner(control: Connection, handler: faults.FaultHandler, lane: Lane, entries: Mapping[str, LoadedEntry]) -> None:
+def _fork_runner(
+    control: Connection, handler: faults.FaultHandler, lane: Lane, entries: Mapping[str, LoadedEntry]
+) -> None:
     end = recv_handle(control)
     pid = os.fork()
     if pid:
@@ -139,6 +156,15 @@ def _fork_runner(control: Connection, handler: faults.FaultHandler, lane: Lane, 
         os._exit(status)
 
 
+def _warm_up_torch() -> None:
+    """Import torch before the first fork, so that no runner has to; one thread, because threads do not survive a
+    fork.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+
+
 def serve(control: Connection, arena_fd: int, record_fd: int) -> None:
     """Answer the suite's requests until it closes the connection."""
     order = json.loads(control.recv_bytes())
@@ -149,6 +175,8 @@ def serve(control: Connection, arena_fd: int, record_fd: int) -> None:
         handler = faults.FaultHandler(ctypes.addressof(ctypes.c_char.from_buffer(record)))
         base = arena.map_in_child(arena_fd)
         entries = {entry.description.name: entry for entry in load(order["subject"], order["source"], lane)}
+        if not all(entry.is_kernel for entry in entries.values()):
+            _warm_up_torch()
     except Exception as error:
         control.send_bytes(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
         return

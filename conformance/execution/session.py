@@ -1,4 +1,6 @@
-"""The suite's handle on a subject: launches go out, outcomes come back, and a dead or hanging child is an outcome like any other."""
+"""The suite's handle on a subject: launches go out, outcomes come back, and a dead or hanging child is an outcome
+like any other.
+"""
 
 from __future__ import annotations
 
@@ -45,18 +47,23 @@ class Invocation:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a launch did. ``status``: ok, raised, compile, unsupported, crash or hang; ``outputs`` by buffer name, only for ok."""
+    """What a launch did. ``status``: ok, raised, compile, unsupported, crash or hang; ``outputs`` by buffer name and
+    the ``seconds`` that the call took in its process, only for ok.
+    """
 
     status: str
     outputs: Mapping[str, list[int]] = field(default_factory=dict)
     guards: tuple[Guard, ...] = ()
     message: str = ""
+    seconds: float = 0.0
 
 
 class Session:
     """A subject loaded on a lane. Use as a context manager; ``close`` leaves no process behind."""
 
-    def __init__(self, lane: Lane, subject: str, source: str | None, *, cache: Path, case_timeout: float = 10.0) -> None:
+    def __init__(
+        self, lane: Lane, subject: str, source: str | None, *, cache: Path, case_timeout: float = 10.0
+    ) -> None:
         self.lane, self.subject, self.source = lane, subject, source
         self.case_timeout = case_timeout
         self.entries: dict[str, EntryPoint] = {}
@@ -68,7 +75,12 @@ class Session:
         ours, theirs = socket.socketpair()
         with theirs:
             self._server = subprocess.Popen(
-                [sys.executable, "-m", "conformance.execution.server", *map(str, (theirs.fileno(), self._arena.fd, record_fd))],
+                [
+                    sys.executable,
+                    "-m",
+                    "conformance.execution.server",
+                    *map(str, (theirs.fileno(), self._arena.fd, record_fd)),
+                ],
                 env={**os.environ, **lane.environment()},
                 cwd=Path(__file__).parents[2],
                 pass_fds=(theirs.fileno(), self._arena.fd, record_fd),
@@ -116,10 +128,17 @@ class Session:
         self._arena.close()
 
     def compile(
-        self, invocations: Sequence[Invocation], *, workers: int, progress: Callable[[int, int], None] = lambda done, total: None
+        self,
+        invocations: Sequence[Invocation],
+        *,
+        workers: int,
+        progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> list[str | None]:
         """Compile what these launches need, ``workers`` at a time; one message a failed one, None a good one."""
-        jobs = [self._request(item, {name: {**_shape(array), "address": 0} for name, array in _named(item)}) for item in invocations]
+        jobs = [
+            self._request(item, {name: {**_shape(array), "address": 0} for name, array in _named(item)})
+            for item in invocations
+        ]
         self._control.send_bytes(json.dumps({"op": "compile", "jobs": jobs, "workers": workers}).encode())
         errors: list[str | None] = [None] * len(jobs)
         done = 0
@@ -140,8 +159,8 @@ class Session:
         try:
             runner.send_bytes(json.dumps(request).encode())
             reply = self._receive(runner, self.case_timeout)
-            if reply.get("event") == "compiling":
-                reply = self._receive(runner, COMPILE_TIMEOUT)
+            while "event" in reply:
+                reply = self._receive(runner, COMPILE_TIMEOUT if reply["event"] == "compiling" else self.case_timeout)
         except TimeoutError:
             os.kill(self._runner_pid, signal.SIGKILL)
             self._bury()
@@ -151,7 +170,11 @@ class Session:
             fault = faults.read_record(self._record)
             if fault is None:
                 return Outcome("crash", message=_ending(status))
-            guard = self._arena.blame(placed, fault.address, fault.direction) if fault.name in ("SIGSEGV", "SIGBUS") else None
+            guard = (
+                self._arena.blame(placed, fault.address, fault.direction)
+                if fault.name in ("SIGSEGV", "SIGBUS")
+                else None
+            )
             if guard is not None:
                 return Outcome("crash", guards=(guard,), message=guard.message)
             return Outcome("crash", message=f"{fault.name} at address {fault.address:#x}, near no buffer of the launch")
@@ -159,12 +182,13 @@ class Session:
             return Outcome(reply["status"], message=reply["message"])
         guards = tuple(self._arena.writes_outside(placed))
         outputs = {name: self._arena.output(item).tolist() for name, item in placed.items() if item.array.data is None}
-        return Outcome("ok", outputs, guards)
+        return Outcome("ok", outputs, guards, seconds=reply["seconds"])
 
     @staticmethod
     def _request(invocation: Invocation, buffers: Mapping[str, Mapping[str, object]]) -> dict[str, Any]:
         arguments = {
-            name: buffers[value.name] if isinstance(value, Array) else value for name, value in invocation.arguments.items()
+            name: buffers[value.name] if isinstance(value, Array) else value
+            for name, value in invocation.arguments.items()
         }
         return {"entry": invocation.entry, "grid": invocation.grid, "arguments": arguments}
 
@@ -212,4 +236,3 @@ def _ending(status: int) -> str:
     if status < 0:
         return f"the process was ended by {signal.Signals(-status).name}"
     return f"the process ended itself with status {status}"
-

@@ -10,10 +10,14 @@ from conformance.execution.buffer import Buffer
 
 
 class Lane(ABC):
-    """One way to run kernels. The suite asks the first three; the rest is called in the process that holds the subject."""
+    """One way to run kernels. The suite asks the first three; the rest is called in the process that holds the
+    subject.
+    """
 
     name: ClassVar[str]
-    clauses: ClassVar[frozenset[str]] = frozenset()  # what the lane itself needs of a case, whatever the kernel promises
+    clauses: ClassVar[frozenset[str]] = (
+        frozenset()
+    )  # what the lane itself needs of a case, whatever the kernel promises
 
     def unavailable(self) -> str | None:
         """Why the lane cannot run in this environment, or None."""
@@ -25,18 +29,22 @@ class Lane(ABC):
 
     @abstractmethod
     def enter(self, cache: str) -> None:
-        """Make ``kernel[grid](...)`` run on this lane, before the subject is imported. ``cache`` is a folder for compiled code."""
+        """Make ``kernel[grid](...)`` run on this lane, before the subject is imported. ``cache`` is a folder for
+        compiled code.
+        """
 
     @abstractmethod
     def pointer(self, buffer: Buffer) -> Any:
         """What to pass for a pointer parameter of a kernel."""
 
     def precompile(self, kernel: Any, arguments: Mapping[str, Any]) -> bool:
-        """Compile what a launch with these arguments needs; False when it was there already or the lane does not compile."""
+        """Compile what a launch with these arguments needs; False when it was there already or the lane does not
+        compile.
+        """
         return False
 
-    def on_compile(self, announce: Callable[[], None]) -> None:
-        """Call ``announce`` before each compilation that a launch has to wait for."""
+    def on_compile(self, announce: Callable[[str], None]) -> None:  # noqa: B027  (most lanes have nothing to announce)
+        """Call ``announce`` with "compiling" and "launching" around each compilation that a launch has to wait for."""
 
-    def synchronize(self) -> None:
+    def synchronize(self) -> None:  # noqa: B027  (nothing to wait for on a host)
         """Wait until everything launched has been done."""

@@ -1,4 +1,6 @@
-"""Which packages are here. ``triton`` and ``triton-ascend`` both install a package named ``triton``; only one can be present."""
+"""Which packages are here. ``triton`` and ``triton-ascend`` both install a package named ``triton``; only one can be
+present.
+"""
 
 from __future__ import annotations
 

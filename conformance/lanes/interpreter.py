@@ -1,4 +1,6 @@
-"""Lane ``interpreter``: Triton's own interpreter, one NumPy operation a tensor operation. Slow, and independent of every compiler."""
+"""Lane ``interpreter``: Triton's own interpreter, one NumPy operation a tensor operation. Slow, and independent of
+every compiler.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +22,14 @@ class InterpreterLane(Lane):
 
     def unavailable(self) -> str | None:
         if installed("triton-ascend"):
-            return "triton-ascend is installed, whose interpreter cannot run tl.gather; use an environment with the package triton"
+            return "triton-ascend is installed, whose interpreter cannot run tl.gather: use an environment with triton"
         return None if installed("triton") else "the package triton is not installed"
 
     def environment(self) -> Mapping[str, str]:
         return {"TRITON_INTERPRET": "1"}
 
     def enter(self, cache: str) -> None:
-        import torch
-
-        torch.set_num_threads(1)
+        """Nothing to do: the environment variable has switched Triton over."""
 
     def pointer(self, buffer: Buffer) -> torch.Tensor:
         return buffer.tensor()

@@ -1,7 +1,8 @@
 """Arguments by parameter name: one readable table a family, from every known name to its value for a case.
 
-Published versions of a kernel disagree in names, order and number of parameters, so nothing is ever bound by position. A
-parameter that no table knows is an error that says where it stands and how to add it; it is never guessed.
+Published versions of a kernel disagree in names, order and number of parameters, so nothing is ever bound by
+position. A parameter that no table knows is an error that says where it stands and how to add it; it is never
+guessed.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ PRODUCTION_TILE = 1024
 _POISON_CELL = int.from_bytes(bytes([INPUT_POISON]) * 4, "little")
 
 OUTPUT = "slot_mapping"
+_HERE = "conformance/subjects/binding.py"
 
 
 class BindingError(TypeError):
@@ -29,15 +31,18 @@ class BindingError(TypeError):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The compile-time choices that are no part of a case: tokens in a tile, and block-table cells in a window (None: the
-    published rule, ``next_power_of_2(cdiv(tile, block_size) + 1)``)."""
+    """The compile-time choices that are no part of a case: tokens in a tile, and block-table cells in a window (None:
+    the published rule, ``next_power_of_2(cdiv(tile, block_size) + 1)``).
+    """
 
     tile: int = PRODUCTION_TILE
     window: int | None = None
 
 
 class Launching:
-    """One launch about to be bound: the case, its output, its settings. Arrays are made once, however many names want them."""
+    """One launch about to be bound: the case, its output, its settings. Arrays are made once, however many names want
+    them.
+    """
 
     def __init__(self, case: Case, launch: Launch, settings: Settings) -> None:
         self.case, self.launch, self.settings = case, launch, settings
@@ -60,8 +65,8 @@ class Launching:
 
     @cached_property
     def req_indices(self) -> Array:
-        counts = np.diff(np.asarray(self.case.query_start_loc, dtype=np.int64))
-        data = np.repeat(np.arange(self.case.num_reqs, dtype=np.int32), counts)
+        bounds = np.array(self.case.query_start_loc, dtype=np.int64)
+        data = np.repeat(np.arange(self.case.num_reqs, dtype=np.int32), bounds[1:] - bounds[:-1])
         return Array("req_indices", "int32", data.shape, data)
 
     @cached_property
@@ -134,8 +139,8 @@ DCP: Mapping[str, Value] = {
     "pad_id": lambda c: c.case.pad_id,
 }
 
-# vllm-ascend's BlockTable: its constructor's parameters, the buffers it would have made itself, and the method's own. Here
-# ``block_size`` means the allocated block, and the width counts allocated blocks.
+# vllm-ascend's BlockTable: its constructor's parameters, the buffers it would have made itself, and the method's own.
+# Here ``block_size`` means the allocated block, and the width counts allocated blocks.
 BLOCK_TABLE: Mapping[str, Value] = {
     "block_size": lambda c: c.group.kv_cache_block_size,
     "max_num_reqs": lambda c: len(c.group.block_table),
@@ -176,11 +181,11 @@ def bind(entry: EntryPoint, case: Case, launch: Launch, settings: Settings) -> t
         value = table.get(parameter)
         if value is None:
             raise BindingError(
-                f"{entry.function} has a parameter {parameter!r} that the suite does not know ({entry.file}:{entry.line}): add it to"
-                f" the table of family {entry.family!r} in {__name__.replace('.', '/')}.py"
+                f"{entry.function} has a parameter {parameter!r} that the suite does not know"
+                f" ({entry.file}:{entry.line}): add it to the table of family {entry.family!r} in {_HERE}"
             )
         arguments[parameter] = value(launching)
-    constants = {name: arguments[name] for name in entry.constants}
+    constants = {name: bound for name in entry.constants if isinstance(bound := arguments[name], int)}
     return Invocation(entry.name, GRIDS[entry.family](launching), arguments), replace(launch, constants=constants)
 
 

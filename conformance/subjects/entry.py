@@ -1,4 +1,6 @@
-"""An entry point: what the suite knows of one function of a subject, and the function itself in the process that loaded it."""
+"""An entry point: what the suite knows of one function of a subject, and the function itself in the process that
+loaded it.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,9 @@ def features_of(case: Case, launch: Launch) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class LoadedEntry:
-    """An entry point in the process that imported it. ``kernel`` is a ``@triton.jit`` function, else ``call`` is an ordinary one."""
+    """An entry point in the process that imported it. ``kernel`` is a ``@triton.jit`` function, else ``call`` is an
+    ordinary one.
+    """
 
     description: EntryPoint
     kernel: Any = None

@@ -1,7 +1,8 @@
 """Importing one file of a large package without the rest: inert stand-ins for what is not installed.
 
-A stand-in module has any attribute; using one (calling it, subclassing apart) fails with a message that names it. So an import has no side
-effects, and a kernel that really needs the missing package says which part. A subject gives ``known`` parts real values.
+A stand-in module has any attribute; using one (calling it, subclassing apart) fails with a message that names it. So
+an import has no side effects, and a kernel that really needs the missing package says which part. A subject gives
+``known`` parts real values.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ class StandInUsed(ImportError):
 
 class _Meta(type):
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        raise StandInUsed(f"{cls.__qualname__} was called, but its package is not installed; the suite has a stand-in only")
+        raise StandInUsed(
+            f"{cls.__qualname__} was called, but its package is not installed; the suite has a stand-in only"
+        )
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
@@ -77,8 +80,9 @@ def importable(package: str) -> bool:
 def load_file(file: Path, name: str, *, absent: Sequence[str], known: Mapping[str, object]) -> ModuleType:
     """Import ``file`` as module ``name``, with stand-ins for those of the packages ``absent`` that are not installed.
 
-    The packages above it are not executed: they get an empty module whose path leads to their folder, so that relative and absolute imports of
-    siblings still read the real files. Call it in a process of its own, it changes what can be imported.
+    The packages above it are not executed: they get an empty module whose path leads to their folder, so that
+    relative and absolute imports of siblings still read the real files. Call it in a process of its own, it changes
+    what can be imported.
     """
     roots = [package for package in absent if not importable(package)]
     sys.meta_path.append(StandIns(roots, known))

@@ -1,7 +1,9 @@
-"""Subject ``vllm-ascend``: the torch path of context parallelism, on its real class and method, from a source tree or wheel.
+"""Subject ``vllm-ascend``: the torch path of context parallelism, on its real class and method, from a source tree or
+wheel.
 
-``vllm`` need not be installed. The engine around the class (process groups, the buffer class) is the smallest thing that
-lets its own constructor run; the two buffers are then replaced by guarded ones of the shape that the class computed.
+``vllm`` need not be installed. The engine around the class (process groups, the buffer class) is the smallest thing
+that lets its own constructor run; the two buffers are then replaced by guarded ones of the shape that the class
+computed.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ _MODULE = "vllm_ascend.worker.block_table"
 _METHODS = ("_compute_dcp_slot_mapping", "_compute_pcp_dcp_slot_mapping")
 _ABSENT = ("vllm", "torch_npu")
 
-# The formula holds at W == 1 too. Nothing published promises an answer for negative positions; the pad value is fixed at -1, and the
-# class allocates its table itself, so that stride and width are one number.
+# The formula holds at W == 1 too. Nothing published promises an answer for negative positions; the pad value is fixed
+# at -1, and the class allocates its table itself, so that stride and width are one number.
 DCP = Declaration(clauses=frozenset({"pos-nonneg"}), features=frozenset({"cp", "hybrid"}))
 
 _given = SimpleNamespace(world_size=1, rank=0)
@@ -46,7 +48,9 @@ def _group(name: str) -> Any:
 
 
 class _HostBuffer:
-    """Stands for vLLM's CpuGpuBuffer on a machine with one memory: ``cpu``, ``gpu`` and ``np`` are views of the same tensor."""
+    """Stands for vLLM's CpuGpuBuffer on a machine with one memory: ``cpu``, ``gpu`` and ``np`` are views of the same
+    tensor.
+    """
 
     def __init__(self, *size: int, dtype: torch.dtype, **_: object) -> None:
         import torch
@@ -73,7 +77,9 @@ def find_package(source: str | None) -> Path:
     if source is None:
         spec = importlib.util.find_spec("vllm_ascend")
         if spec is None or not spec.submodule_search_locations:
-            raise FileNotFoundError("vllm_ascend is not installed: give a checkout or an unpacked wheel with --source PATH")
+            raise FileNotFoundError(
+                "vllm_ascend is not installed: give a checkout or an unpacked wheel with --source PATH"
+            )
         return Path(next(iter(spec.submodule_search_locations)))
     for folder in (Path(source), Path(source, "vllm_ascend")):
         if folder.name == "vllm_ascend" and folder.is_dir():

@@ -1,4 +1,6 @@
-"""Lane ``lowered``: triton-ascend's front end down to linalg, upstream MLIR and LLVM from there, native code on this machine."""
+"""Lane ``lowered``: triton-ascend's front end down to linalg, upstream MLIR and LLVM from there, native code on this
+machine.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ class LoweredLane(Lane):
         if not missing:
             return None
         here = f"CPython {sys.version_info[0]}.{sys.version_info[1]} on {sys.platform} {platform.machine()}"
-        return f"{', '.join(missing)} not installed (triton-ascend has wheels for CPython 3.10 and 3.11 on Linux; this is {here})"
+        wheels = "triton-ascend has wheels for CPython 3.10 and 3.11 on Linux"
+        return f"{', '.join(missing)} not installed ({wheels}; this is {here})"
 
     def enter(self, cache: str) -> None:
         from conformance.lanes.lowered.launcher import Launcher
@@ -39,5 +42,5 @@ class LoweredLane(Lane):
     def precompile(self, kernel: Any, arguments: Mapping[str, Any]) -> bool:
         return self._launcher.precompile(kernel, arguments)
 
-    def on_compile(self, announce: Callable[[], None]) -> None:
+    def on_compile(self, announce: Callable[[str], None]) -> None:
         self._launcher.announce = announce

@@ -1,4 +1,6 @@
-"""Compiled code on disk, one file a key, shared by every process. A file is complete or absent: it is written beside and renamed."""
+"""Compiled code on disk, one file a key, shared by every process. A file is complete or absent: it is written beside
+and renamed.
+"""
 
 from __future__ import annotations
 

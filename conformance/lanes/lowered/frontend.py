@@ -1,9 +1,14 @@
-"""From a ``@triton.jit`` function to linalg on tensors, with triton-ascend's own front end. No device and no CANN needed."""
+"""From a ``@triton.jit`` function to linalg on tensors, with triton-ascend's own front end. No device and no CANN
+needed.
+"""
 
 from __future__ import annotations
 
+import re
+import subprocess
 from collections.abc import Collection, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from triton._C.libtriton import ir, llvm
@@ -23,9 +28,11 @@ def _backend() -> tuple[Any, Any]:
     return backend, backend.parse_options({})
 
 
-def linalg(kernel: Any, signature: Mapping[str, str], constants: Mapping[str, object], multiples: Collection[str] = ()) -> str:
-    """Linalg text of ``kernel``. ``signature``: parameter -> "i32", "*i64", ...; ``constants``: parameter -> compile-time value;
-    ``multiples``: integer parameters promised to be divisible by 16.
+def linalg(
+    kernel: Any, signature: Mapping[str, str], constants: Mapping[str, object], multiples: Collection[str] = ()
+) -> str:
+    """Linalg text of ``kernel``. ``signature``: parameter -> "i32", "*i64", ...; ``constants``: parameter ->
+    compile-time value; ``multiples``: integer parameters promised to be divisible by 16.
 
     Raises CompileError with the front end's message.
     """
@@ -54,8 +61,16 @@ def translate(mlir_file: str) -> str:
 
 def _innermost(error: BaseException) -> str:
     """The message closest to the cause: Triton wraps one error a nesting level."""
-    messages = [str(error)]
+    messages = [_message(error)]
     while error.__cause__ is not None:
         error = error.__cause__
-        messages.append(str(error))
+        messages.append(_message(error))
     return "\n".join(dict.fromkeys(message for message in messages if message))
+
+
+def _message(error: BaseException) -> str:
+    if not isinstance(error, subprocess.CalledProcessError):
+        return str(error)
+    said = error.stderr.decode(errors="replace") if isinstance(error.stderr, bytes) else str(error.stderr or "")
+    lines = [line for line in said.splitlines() if "error:" in line] or said.splitlines()[:5]
+    return f"{Path(str(error.cmd[0])).name}: " + "\n".join(re.sub(r"/\S*/(?=kernel\.)", "", line) for line in lines)

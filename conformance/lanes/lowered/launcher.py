@@ -51,10 +51,10 @@ def _type_of(name: str, value: Any) -> str:
 class Bound:
     """The arguments of one launch, sorted the way a device's launch sorts them.
 
-    ``types`` and ``values`` hold what is passed at run time, ``constants`` what is compiled in: ``tl.constexpr`` parameters, absent
-    pointers, and integers equal to 1 unless the kernel lists them in ``do_not_specialize``. ``multiples`` are the parameters
-    compiled with the promise that they are divisible by 16. Pointers get no such promise: a guarded buffer ends where memory ends,
-    so its start is aligned to its elements only.
+    ``types`` and ``values`` hold what is passed at run time, ``constants`` what is compiled in: ``tl.constexpr``
+    parameters, absent pointers, and integers equal to 1 unless the kernel lists them in ``do_not_specialize``.
+    ``multiples`` are the parameters compiled with the promise that they are divisible by 16. Pointers get no such
+    promise: a guarded buffer ends where memory ends, so its start is aligned to its elements only.
     """
 
     types: dict[str, str]
@@ -64,13 +64,15 @@ class Bound:
 
 
 class Launcher:
-    """Replaces Triton's launch in this process. Code comes from memory, else from the cache on disk, else from the compiler."""
+    """Replaces Triton's launch in this process. Code comes from memory, else from the cache on disk, else from the
+    compiler.
+    """
 
     def __init__(self, folder: Path) -> None:
         versions = [f"{package} {importlib.metadata.version(package)}" for package in _PACKAGES]
         self._cache = CodeCache(folder, "\n".join([*versions, *mlir.PASSES, native.host()]))
         self._loaded: dict[tuple[Any, ...], native.Loaded] = {}
-        self.announce: Callable[[], None] = lambda: None
+        self.announce: Callable[[str], None] = lambda event: None
 
     def install(self) -> None:
         """Make every ``kernel[grid](...)`` of this process come here."""
@@ -107,11 +109,13 @@ class Launcher:
 
     def _code(self, kernel: Any, bound: Bound) -> tuple[bytes, bool]:
         """Native code, and whether it had to be compiled. Specializations that lower to the same module share it."""
-        key = self._cache.key(kernel.cache_key, list(bound.types.items()), list(bound.constants.items()), bound.multiples)
+        key = self._cache.key(
+            kernel.cache_key, list(bound.types.items()), list(bound.constants.items()), bound.multiples
+        )
         code = self._cache.load(key)
         if code is not None:
             return code, False
-        self.announce()
+        self.announce("compiling")
         module = mlir.upstream(frontend.linalg(kernel, bound.types, bound.constants, bound.multiples))
         kinds = ["pointer" if kind.startswith("*") else "i" + kind.lstrip("iu") for kind in bound.types.values()]
         shared = self._cache.key("module", module, kinds)
@@ -121,6 +125,7 @@ class Launcher:
             code = native.object_code(mlir.llvm_ir(module), kernel.fn.__name__, kinds)
             self._cache.store(shared, code)
         self._cache.store(key, code)
+        self.announce("launching")
         return code, fresh
 
 
@@ -134,7 +139,7 @@ def _bind(kernel: Any, arguments: Mapping[str, Any]) -> Bound:
         name = parameter.name
         if name not in arguments and not parameter.has_default:
             raise TypeError(f"{kernel.fn.__name__}() misses the argument {name}")
-        value = arguments[name] if name in arguments else parameter.default
+        value = arguments.get(name, parameter.default)
         number = isinstance(value, int) and not isinstance(value, bool)
         if parameter.is_constexpr or value is None or (number and value == 1 and not parameter.do_not_specialize):
             bound.constants[name] = value

@@ -1,4 +1,6 @@
-"""From linalg on tensors to LLVM IR: a few text changes for what only Ascend's compiler knows, then passes of upstream MLIR."""
+"""From linalg on tensors to LLVM IR: a few text changes for what only Ascend's compiler knows, then passes of
+upstream MLIR.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ PASSES = (
     "--reconcile-unrealized-casts",
 )
 
-_GATHER = re.compile(r"  func\.func private @(triton_gather\w*)\((tensor<[^>]*>), (tensor<[^>]*>), i32\) -> (tensor<[^>]*>)")
+_GATHER = re.compile(
+    r"  func\.func private @(triton_gather\w*)\((tensor<[^>]*>), (tensor<[^>]*>), i32\) -> (tensor<[^>]*>)"
+)
 _POINTER_CAST = re.compile(r"(%\w+) = hivm\.hir\.pointer_cast\((%\w+)\) \[(%\w+)\] : memref<\?x(\w+)>")
 _MEMREF = "!llvm.struct<(ptr, ptr, i64, array<1 x i64>, array<1 x i64>)>"
 
@@ -105,7 +109,9 @@ def upstream(linalg: str) -> str:
 
 
 def llvm_ir(module: str) -> str:
-    """LLVM IR text for the text of an ``upstream`` module. Raises CompileError with the message of the first pass that refuses."""
+    """LLVM IR text for the text of an ``upstream`` module. Raises CompileError with the message of the first pass
+    that refuses.
+    """
     with tempfile.TemporaryDirectory(prefix="lowered-") as folder:
         before, after = Path(folder, "before.mlir"), Path(folder, "after.mlir")
         before.write_text(module)

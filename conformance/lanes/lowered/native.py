@@ -1,4 +1,4 @@
-"""From LLVM IR to native code: the loop over programs is compiled beside the kernel, so a launch is one foreign call."""
+"""From LLVM IR to native code. The loop over programs is compiled beside the kernel: a launch is one foreign call."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import llvmlite.binding as llvm
 
 from conformance.lanes.errors import CompileError
 
-# memrefCopy is the one runtime function that MLIR asks for: (element bytes, source, target), both "unranked" descriptors
-# {rank, pointer to {allocated, aligned, offset, sizes[rank], strides[rank]}}. Any rank and any strides.
+# memrefCopy is the one runtime function that MLIR asks for: (element bytes, source, target), both "unranked"
+# descriptors {rank, pointer to {allocated, aligned, offset, sizes[rank], strides[rank]}}. Any rank and any strides.
 _COPY = """
 define internal void @copy_dimension(i64 %rank, i64 %bytes, ptr %from, ptr %to, ptr %sizes, ptr %s, ptr %t) {
 entry:
@@ -117,13 +117,15 @@ end:
 }}
 """
 
-# The two memrefs that the front end puts before a kernel's own arguments (sync-block lock, workspace) are never touched by
-# kernels that only the vector core runs.
+# The two memrefs that the front end puts before a kernel's own arguments (sync-block lock, workspace) are never
+# touched by kernels that only the vector core runs.
 _EMPTY_MEMREF = ["ptr null", "ptr null", "i64 0", "i64 0", "i64 1"]
 
 
 def _wrapper(name: str, kinds: Sequence[str]) -> str:
-    """The loop over the grid. Each argument takes two 64-bit words: address and element count of a pointer, or the value and 0."""
+    """The loop over the grid. Each argument takes two 64-bit words: address and element count of a pointer, or the
+    value and 0.
+    """
     loads: list[str] = []
     arguments = [*_EMPTY_MEMREF, *_EMPTY_MEMREF]
     for index, kind in enumerate(kinds):
@@ -160,7 +162,9 @@ def host() -> str:
 
 
 def object_code(llvm_ir: str, name: str, kinds: Sequence[str]) -> bytes:
-    """Relocatable code with the function ``launch``. ``kinds``: "pointer" or an LLVM integer type for each run-time argument."""
+    """Relocatable code with the function ``launch``. ``kinds``: "pointer" or an LLVM integer type for each run-time
+    argument.
+    """
     text = re.sub(r"^declare void @memrefCopy\(.*$", "", llvm_ir, flags=re.MULTILINE)
     if "@llvm.memcpy.p0.p0.i64" not in text:
         text += "\ndeclare void @llvm.memcpy.p0.p0.i64(ptr noalias, ptr noalias, i64, i1)\n"

@@ -1,0 +1,188 @@
+"""Whatever a kernel does, the run gets a verdict with the right culprit, and the next launch gets a working process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from conformance import lanes
+from conformance.engine import Engine, Options
+from conformance.subjects.binding import Settings
+from conformance.verdicts import Finding
+from reference import verdict as v
+from reference.case import Case, Group, Launch
+from tests.hostile import tree
+
+CASE = Case((0, 3), (0, 1, 2), 3, 5, (Group(((4, 2),), 2, 2),))
+BEFORE, AFTER = Launch(fence="before"), Launch(fence="after")
+SETTINGS = Settings(tile=16)
+
+pytestmark = pytest.mark.skipif(
+    lanes.by_name("lowered").unavailable() is not None, reason=f"{lanes.by_name('lowered').unavailable()}"
+)
+
+
+@pytest.fixture
+def engine_of(tmp_path: Path, request: pytest.FixtureRequest):
+    """An engine for a tree of hostile sources; everything it started is gone afterwards."""
+    engines: list[Engine] = []
+
+    def start(case_timeout: float = 10.0, **bodies: str) -> Engine:
+        source = tree(tmp_path / str(len(engines)), **bodies)
+        options = Options(("kernels",), {"kernels": str(source)}, 1, case_timeout, tmp_path / "cache", 1)
+        engines.append(Engine(lanes.by_name("lowered"), options))
+        return engines[-1]
+
+    yield start
+    for engine in engines:
+        engine.close()
+
+
+def run(engine: Engine, name: str = "v1", launch: Launch = AFTER) -> Finding:
+    entry = next(entry for entry in engine.entries() if entry.name == name)
+    return engine.run(entry, CASE, launch, SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("body", "launch", "buffer", "direction", "distance"),
+    [
+        ("tl.load(positions_ptr + num_tokens)", AFTER, "positions", "read", 8),
+        ("tl.load(positions_ptr - (num_tokens - 2))", BEFORE, "positions", "read", -8),
+        ("tl.load(block_table_ptr + 268435456)", AFTER, "block_table", "read", (1 << 30) - 4),
+        ("tl.load(block_table_ptr - (num_tokens - 2) * 268435456)", AFTER, "block_table", "read", -(1 << 30)),
+        ("tl.store(slot_mapping_ptr + max_num_tokens, 7)", AFTER, "slot_mapping", "write", 4),
+        ("tl.store(slot_mapping_ptr - (num_tokens - 2), 7)", BEFORE, "slot_mapping", "write", -4),
+        ("tl.store(query_start_loc_ptr + 1, 7)", AFTER, "query_start_loc", "write", 0),
+        ("tl.store(slot_mapping_ptr + max_num_tokens, 7)", BEFORE, "slot_mapping", "write", 4),
+        ("tl.store(slot_mapping_ptr - (num_tokens - 2), 7)", AFTER, "slot_mapping", "write", -4),
+    ],
+    ids=[
+        "read-one-past",
+        "read-one-before",
+        "read-a-gigabyte-past",
+        "read-a-gigabyte-before",
+        "write-one-past",
+        "write-one-before",
+        "write-into-an-input",
+        "write-one-past-away-from-the-fence",
+        "write-one-before-away-from-the-fence",
+    ],
+)
+def test_an_access_outside_names_buffer_direction_and_distance(engine_of, body, launch, buffer, direction, distance):
+    # A load whose value is unused would be dropped by any compiler.
+    if "load" in body:
+        body = f"tl.store(slot_mapping_ptr, {body}.to(tl.int32))"
+    verdict = run(engine_of(kernel=body), launch=launch).verdict
+    assert verdict.kind == v.GUARD, verdict.summary()
+    guard = verdict.guards[0]
+    assert (guard.buffer, guard.direction, guard.distance) == (buffer, direction, distance), guard.message
+
+
+def test_an_element_never_written_differs_from_every_slot(engine_of):
+    finding = run(engine_of(kernel="tl.store(slot_mapping_ptr + 1, 9)"))
+    assert finding.verdict.kind == v.MISMATCH
+    assert finding.actual == [[v.UNWRITTEN, 9, v.UNWRITTEN, v.UNWRITTEN, v.UNWRITTEN]]
+
+
+def test_an_address_from_nowhere_is_a_crash_that_names_it(engine_of):
+    body = """
+address = tl.load(positions_ptr)
+tl.store(slot_mapping_ptr, tl.load(address.to(tl.pointer_type(tl.int32))))
+"""
+    verdict = run(engine_of(kernel=body)).verdict
+    assert verdict.kind == v.CRASH
+    assert "SIGSEGV at address 0x0" in verdict.detail
+
+
+def test_division_by_zero_is_a_crash_with_its_signal(engine_of):
+    body = "tl.store(slot_mapping_ptr, num_tokens // (max_num_tokens - 5))"
+    verdict = run(engine_of(kernel=body)).verdict
+    assert verdict.kind == v.CRASH
+    assert "SIGFPE" in verdict.detail
+
+
+def test_a_kernel_that_never_ends_is_a_hang(engine_of):
+    body = """
+i = num_tokens
+while i > 0:
+    tl.store(slot_mapping_ptr, i)
+    i = tl.load(query_start_loc_ptr + 1)
+"""
+    started = time.monotonic()
+    assert run(engine_of(kernel=body, case_timeout=0.5)).verdict.kind == v.HANG
+    assert time.monotonic() - started < 20
+
+
+def test_an_enormous_tile_does_not_compile(engine_of):
+    verdict = run(engine_of(kernel="tl.store(slot_mapping_ptr + tl.arange(0, 1 << 30), 1)")).verdict
+    assert verdict.kind == v.COMPILE_ERROR
+    assert "TRITON_MAX_TENSOR_NUMEL" in verdict.detail
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "said"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", v.CRASH, "SIGKILL"),
+        ("os._exit(3)", v.CRASH, "status 3"),
+        ("raise IndexError('row 9')", v.CRASH, "IndexError: row 9"),
+        ("raise ValueError('qsl-capacity: no')", v.REFUSED, "qsl-capacity"),
+        ("compute_dcp_slot_mapping(**locals())", v.CRASH, "RecursionError"),
+        ("slot_mapping.resize_(1 << 40)", v.CRASH, "RuntimeError"),
+    ],
+    ids=["killed-from-outside", "exits", "raises", "refuses", "recursion", "fills-memory"],
+)
+def test_a_host_path_that_dies_or_raises_says_how(engine_of, body, kind, said):
+    verdict = run(engine_of(host=body), "dcp").verdict
+    assert verdict.kind == kind
+    assert said in verdict.detail
+
+
+def test_the_next_launch_gets_a_working_process(engine_of):
+    body = """
+if num_tokens == 3:
+    tl.store(slot_mapping_ptr + 268435456, 1)
+for i in range(0, max_num_tokens):
+    tl.store(slot_mapping_ptr + i, PAD_ID)
+"""
+    engine = engine_of(kernel=body)
+    entry = next(entry for entry in engine.entries() if entry.name == "v1")
+    empty = Case((0,), (), 0, 5, (Group(((4, 2),), 2, 2),))
+    for _ in range(3):
+        assert run(engine).verdict.kind == v.GUARD
+        assert engine.run(entry, empty, AFTER, SETTINGS).verdict.kind == v.PASS
+
+
+def _children() -> Iterator[int]:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except (OSError, ValueError):
+                continue
+            if parent == os.getpid():
+                yield int(entry.name)
+
+
+def test_many_crashes_leave_no_descriptors_and_no_processes(engine_of):
+    engine = engine_of(host="os.kill(os.getpid(), signal.SIGSEGV)")
+    run(engine, "dcp")
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(50):
+        assert run(engine, "dcp").verdict.kind == v.CRASH
+    assert len(os.listdir("/proc/self/fd")) <= before
+    engine.close()
+    assert not list(_children())
+
+
+def test_closing_ends_a_launch_that_hangs(engine_of):
+    engine = engine_of(host="while True: pass", case_timeout=0.3)
+    assert run(engine, "dcp").verdict.kind == v.HANG
+    pid = engine.session("kernels")._server.pid
+    engine.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, signal.SIG_DFL)

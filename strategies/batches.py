@@ -65,7 +65,7 @@ REQUESTS = (
 """(number of requests, whether it is a decode batch: the same few tokens for each)."""
 
 _LENGTHS = (*[0] * 12, *[1] * 32, *[n for n in range(2, 9) for _ in range(8 - n // 2)], *range(9, 65))
-_LARGE_STARTS = (FLOAT32_EXACT - 1, FLOAT32_EXACT, FLOAT32_EXACT + 5, FLOAT32_EXACT + 133, INT32_MAX)
+_LARGE_STARTS = (FLOAT32_EXACT - 1, FLOAT32_EXACT, FLOAT32_EXACT + 5, FLOAT32_EXACT + 133, INT32_MAX - 70, INT32_MAX)
 
 _DRAFTS = (0, 0, 0, 0, 1, 2, 3, 5)
 _KEPT = (1, 2, 3, *[None] * 21)

@@ -44,5 +44,5 @@ class Picker:
 @cache
 def _indices(size: int, pick: int) -> st.SearchStrategy[int]:
     if size > MOST_ITEMS:
-        raise ValueError(f"a menu of {size} items: {MOST_ITEMS} at most are drawn uniformly")
+        raise ValueError(f"a menu of {size} items: at most {MOST_ITEMS} are drawn uniformly")
     return st.sampled_from(range(pick * MOST_ITEMS, pick * MOST_ITEMS + size))

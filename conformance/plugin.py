@@ -289,7 +289,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
             break
         except (ConformanceFailure, BaseExceptionGroup) as error:
             found += _failures(error)
-    raise ExceptionGroup(f"{len(found)} failures", found) if len(found) > 1 else found[0]
+    smallest = [target.smallest(failure) for failure in found]
+    raise ExceptionGroup(f"{len(found)} failures", smallest) if len(found) > 1 else smallest[0]
 
 
 def _failures(error: BaseException) -> Iterator[ConformanceFailure]:

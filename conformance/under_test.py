@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from conformance.engine import Engine, settings_of
 from conformance.explained import signature, widened
+from conformance.reduction import MOST_LAUNCHES, reduced
 from conformance.subjects.binding import Settings
+from conformance.subjects.binding import settings_of as settings_of_launch
 from conformance.subjects.entry import EntryPoint
-from conformance.verdicts import failure_of
+from conformance.verdicts import ConformanceFailure, Finding, failure_of
 from reference import verdict as v
 from reference.case import Case, Launch
 from strategies.cases import cases, free_specializations
@@ -79,6 +81,16 @@ class UnderTest:
     def begin(self) -> None:
         """A new search: what was counted for the last one is forgotten, what was explained is not."""
         self._search = Search()
+
+    def smallest(self, failure: ConformanceFailure) -> ConformanceFailure:
+        """The same failure on the smallest case that can be found from its own."""
+
+        def run(case: Case, launch: Launch) -> Finding:
+            return self.engine.run(self.entry, case, launch, settings_of_launch(self.entry, launch))
+
+        # A hang costs the time-out each time, so little is tried.
+        most = 20 if failure.finding.verdict.kind == v.HANG else MOST_LAUNCHES
+        return failure_of(reduced(failure.finding, run, most), failure.examples)
 
     def _assert(self, drawn: Drawn) -> None:
         finding = self.engine.run(self.entry, *drawn)

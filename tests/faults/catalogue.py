@@ -217,16 +217,6 @@ CATALOGUE: tuple[Fault, ...] = (
         ),
     ),
     Fault(
-        "block-number-through-float32",
-        "arithmetic",
-        "block numbers above 2**24 lose their last bits in the gather",
-        V1,
-        (
-            ("window.to(tl.float32, bitcast=True)", "window.to(tl.float32)"),
-            ("carried.to(tl.int32, bitcast=True)", "carried.to(tl.int32)"),
-        ),
-    ),
-    Fault(
         "slot-in-float32",
         "arithmetic",
         "the slot is computed before the gathered number is converted back: wrong above 2**24 even for small blocks",

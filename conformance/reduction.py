@@ -1,0 +1,149 @@
+"""Make a failing case smaller than Hypothesis can: it knows choices, not cases.
+
+Leaving the first tokens of a request out, for one, means to draw another start and another length at once. Here a
+case is changed as a case, token by token and cell by cell, and every candidate is legal, launched and judged like any
+other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TypeVar
+
+from conformance.explained import signature
+from conformance.verdicts import Finding
+from reference.case import Case, Group, Launch
+from reference.contract import ANSWER_CLAUSES, violations
+
+MOST_LAUNCHES = 500
+
+Candidate = tuple[Case, Launch]
+Item = TypeVar("Item")
+
+
+def reduced(finding: Finding, run: Callable[[Case, Launch], Finding], most_launches: int = MOST_LAUNCHES) -> Finding:
+    """The smallest finding of the same kind that small changes of ``finding.case`` lead to.
+
+    ``run`` launches a case and judges it. Changes are tried until none helps or ``most_launches`` are spent.
+    """
+    clauses = ANSWER_CLAUSES | finding.entry.declaration.clauses
+    left = most_launches
+
+    def first_smaller(current: Finding) -> Finding | None:
+        nonlocal left
+        for case, launch in _candidates(current.case, current.launch):
+            if left <= 0:
+                return None
+            if (case, launch) == (current.case, current.launch) or violations(case, clauses, launch):
+                continue
+            left -= 1
+            found = run(case, launch)
+            if found.verdict.kind == finding.verdict.kind and signature(found) == signature(finding):
+                return found
+        return None
+
+    while (smaller := first_smaller(finding)) is not None:
+        finding = smaller
+    return finding
+
+
+def _candidates(case: Case, launch: Launch) -> Iterator[Candidate]:
+    """Simpler cases, the boldest change first. Each is strictly simpler in one respect, so trying them over and over
+    ends.
+    """
+    for request in range(case.num_reqs):
+        if case.num_reqs > 1 or case.num_tokens:
+            yield _without_request(case, request), launch
+    for count in _halvings(case.num_tokens):
+        for first in range(0, case.num_tokens - count + 1, count):
+            yield _without_tokens(case, first, first + count), launch
+    if len(case.positions) > case.num_tokens:
+        yield replace(case, positions=case.positions[: case.num_tokens]), launch
+    for length in dict.fromkeys((max(case.num_tokens, 1), case.num_tokens + 1)):
+        if length < case.max_num_tokens:
+            yield replace(case, max_num_tokens=length), replace(launch, output_length=length)
+    if launch.output_length is not None and launch.output_length > case.max_num_tokens:
+        yield case, replace(launch, output_length=case.max_num_tokens)
+        if launch.output_length > case.max_num_tokens + 1:
+            yield case, replace(launch, output_length=case.max_num_tokens + 1)
+    if launch.fence != "after":
+        yield case, replace(launch, fence="after")
+    for index, group in enumerate(case.groups):
+        for simpler in _simpler_groups(case, group):
+            groups = (*case.groups[:index], simpler, *case.groups[index + 1 :])
+            yield replace(case, groups=groups), launch
+    for token, position in enumerate(case.positions):
+        for lower in _lower(case, position):
+            yield replace(case, positions=(*case.positions[:token], lower, *case.positions[token + 1 :])), launch
+
+
+def _halvings(number: int) -> Iterator[int]:
+    while number > 0:
+        yield number
+        number //= 2
+
+
+def _without_request(case: Case, request: int) -> Case:
+    """Without the request and, where requests and rows go together, without its row."""
+    bounds = case.query_start_loc
+    case = _without_tokens(case, bounds[request], bounds[request + 1])
+    starts = (*case.query_start_loc[: request + 1], *case.query_start_loc[request + 2 :])
+    if case.idx_mapping is not None:
+        return replace(case, query_start_loc=starts, idx_mapping=_without(case.idx_mapping, request))
+    groups = tuple(replace(each, block_table=_without(each.block_table, request)) for each in case.groups)
+    return replace(case, query_start_loc=starts, groups=groups)
+
+
+def _without_tokens(case: Case, first: int, last: int) -> Case:
+    """Without tokens [first, last); what was padded stays padded."""
+    starts = tuple(
+        bound - max(0, min(bound, last) - first) if bound > first else bound for bound in case.query_start_loc
+    )
+    gone = last - first
+    return replace(
+        case,
+        query_start_loc=starts,
+        positions=case.positions[:first] + case.positions[last:],
+        num_tokens=case.num_tokens - gone,
+        max_num_tokens=max(case.max_num_tokens - gone, 1),
+    )
+
+
+def _without(items: tuple[Item, ...], index: int) -> tuple[Item, ...]:
+    return items[:index] + items[index + 1 :]
+
+
+def _simpler_groups(case: Case, group: Group) -> Iterator[Group]:
+    rows, width, k = len(group.block_table), group.row_width, group.blocks_per_kv_block
+    if group.row_stride is not None:
+        yield replace(group, row_stride=None)
+    if case.idx_mapping is None and rows > max(case.num_reqs, 1):
+        yield replace(group, block_table=group.block_table[: max(case.num_reqs, 1)])
+    for narrower in dict.fromkeys((k, width // 2 // k * k, width - k)):
+        if 0 < narrower < width:
+            yield replace(group, block_table=tuple(row[:narrower] for row in group.block_table), row_stride=None)
+    identity = tuple(tuple(range(row * width, (row + 1) * width)) for row in range(rows))
+    if group.block_table != identity and _weight(group.block_table) > _weight(identity):
+        yield replace(group, block_table=identity)
+
+
+def _weight(table: tuple[tuple[int, ...], ...]) -> int:
+    return sum(map(sum, table))
+
+
+def _lower(case: Case, position: int) -> Iterator[int]:
+    """Positions closer to 0 that play the same part: in the same place of an earlier block, of an earlier virtual
+    block.
+    """
+    if position < 0:
+        if position < -1:
+            yield -1
+        return
+    group = case.groups[0]
+    allocated = group.kv_cache_block_size
+    for size in dict.fromkeys((allocated * case.cp.size, allocated, group.block_size)):
+        if position >= size:
+            yield from dict.fromkeys((position % size, position % size + size, position - size))
+    if position:
+        yield from dict.fromkeys((0, position // 2, position - 1))

@@ -85,6 +85,26 @@ def check_pad_id(pad_id: int, slot_dtype: torch.dtype) -> None:
         refuse("slot-fits", f"pad_id {pad_id} is outside [{limits.min}, {limits.max}] of {_plain(slot_dtype)}")
 
 
+def check_capacity(num_tokens: int, max_num_tokens: int, positions: int, slots: int) -> None:
+    """Refuse a batch of ``num_tokens`` that ``positions`` positions or ``slots`` elements of output cannot hold."""
+    if not 0 <= num_tokens <= max_num_tokens:
+        refuse("qsl-capacity", f"num_tokens {num_tokens} is outside [0, max_num_tokens = {max_num_tokens}]")
+    if num_tokens > positions:
+        refuse("qsl-capacity", f"num_tokens {num_tokens} exceeds the {positions} positions given")
+    if max_num_tokens > slots:
+        refuse("qsl-capacity", f"max_num_tokens {max_num_tokens} exceeds slot_mapping of {slots} elements")
+
+
+def check_stored_rows(block_table: torch.Tensor, rows: int, row_stride: int) -> None:
+    """Refuse a table that ends with its last row's width: a kernel that knows only the stride may read up to there."""
+    held = block_table.untyped_storage().nbytes() // block_table.element_size() - block_table.storage_offset()
+    if rows * row_stride > held:
+        refuse(
+            "block_table",
+            f"{rows} rows of stride {row_stride} span {rows * row_stride} cells, its storage ends after {held}",
+        )
+
+
 def _check_type(name: str, tensor: torch.Tensor, dtypes: tuple[torch.dtype, ...], device: torch.device) -> None:
     if tensor.dtype not in dtypes:
         refuse(name, f"expected {' or '.join(map(_plain, dtypes))}, got {_plain(tensor.dtype)}")

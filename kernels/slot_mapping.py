@@ -6,7 +6,15 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.arguments import Geometry, check_block_table, check_pad_id, check_vector, refuse
+from kernels.arguments import (
+    Geometry,
+    check_block_table,
+    check_capacity,
+    check_pad_id,
+    check_stored_rows,
+    check_vector,
+    refuse,
+)
 from kernels.validation import check_contents
 
 TILE_BLOCK_SIZE = 1024
@@ -167,7 +175,7 @@ def compute_slot_mapping(
     )
     max_num_tokens = slot_mapping.numel() if max_num_tokens is None else max_num_tokens
     _check_tensors(query_start_loc, positions, block_table, slot_mapping, geometry)
-    _check_capacity(num_tokens, max_num_tokens, positions.numel(), slot_mapping.numel())
+    check_capacity(num_tokens, max_num_tokens, positions.numel(), slot_mapping.numel())
     check_pad_id(pad_id, slot_mapping.dtype)
     rows, width = block_table.shape
     if is_circular and cp_size > 1:
@@ -178,7 +186,7 @@ def compute_slot_mapping(
     if num_reqs > rows:
         refuse("row-exists", f"{num_reqs} requests need as many rows, block_table has {rows}")
     row_stride = block_table.stride(0) if rows > 1 else width
-    _check_last_row(block_table, num_reqs, row_stride)
+    check_stored_rows(block_table, num_reqs, row_stride)
     if validate:
         check_contents(
             query_start_loc,
@@ -225,22 +233,3 @@ def _check_tensors(
     check_block_table(block_table, geometry, device)
     if query_start_loc.numel() == 0:
         refuse("query_start_loc", "holds nothing, expected num_reqs + 1 offsets, the first of them 0")
-
-
-def _check_capacity(num_tokens: int, max_num_tokens: int, positions: int, slots: int) -> None:
-    if not 0 <= num_tokens <= max_num_tokens:
-        refuse("qsl-capacity", f"num_tokens {num_tokens} is outside [0, max_num_tokens = {max_num_tokens}]")
-    if num_tokens > positions:
-        refuse("qsl-capacity", f"num_tokens {num_tokens} exceeds the {positions} positions given")
-    if max_num_tokens > slots:
-        refuse("qsl-capacity", f"max_num_tokens {max_num_tokens} exceeds slot_mapping of {slots} elements")
-
-
-def _check_last_row(block_table: torch.Tensor, num_reqs: int, row_stride: int) -> None:
-    """The kernel knows a row's stride, not its width, and may read up to there: also behind the last row."""
-    held = block_table.untyped_storage().nbytes() // block_table.element_size() - block_table.storage_offset()
-    if num_reqs * row_stride > held:
-        refuse(
-            "block_table",
-            f"{num_reqs} rows of stride {row_stride} span {num_reqs * row_stride} cells, its storage ends after {held}",
-        )

@@ -18,8 +18,6 @@ from strategies.specializations import V1_AXES, Axes, Pool, Specialization, pool
 # Families with compile-time parameters; the others are drawn freely.
 AXES: dict[str, Axes] = {"v1": V1_AXES}
 
-SKIPPED = "unsupported"
-
 
 @dataclass(frozen=True, slots=True)
 class Options:

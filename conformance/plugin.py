@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from _pytest.mark import ParameterSet
 from hypothesis import HealthCheck, Phase, core, settings
+from hypothesis.errors import InvalidArgument
 
 from conformance import lanes, recording, saved, subjects
 from conformance.engine import Engine, Options
@@ -32,6 +33,7 @@ _RECORDER = pytest.StashKey[recording.Recorder]()
 
 DEFAULT_PROFILE = "gate"
 _MOST_FAILURES = 8  # different ones that a test goes on after
+_LONGEST_TIMEOUT = 86_400.0  # seconds; far below what poll() can wait for
 # No database: under another pool of specializations the same entry is another case. A failure travels as a JSON file.
 _COMMON = settings(
     database=None,
@@ -41,7 +43,8 @@ _COMMON = settings(
     phases=[Phase.explicit, Phase.generate, Phase.target, Phase.shrink],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-for _name, _examples in {"quick": 100, DEFAULT_PROFILE: 1500, "deep": 20_000}.items():
+_PROFILES = {"quick": 100, DEFAULT_PROFILE: 1500, "deep": 20_000}
+for _name, _examples in _PROFILES.items():
     settings.register_profile(_name, _COMMON, max_examples=_examples)
 
 
@@ -77,10 +80,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Refuse wrong options before any plugin meets them: Hypothesis's own raises for a profile that does not exist."""
+    _check_options(config)
+
+
 @pytest.hookimpl(trylast=True)  # after Hypothesis's own, which loads the profile that its option names
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "entry_points(*names): the entry points that a conformance test is about")
-    _check_options(config)
     if config.option.hypothesis_profile is None:
         settings.load_profile(DEFAULT_PROFILE)
     if config.option.max_examples is not None:
@@ -97,8 +105,16 @@ def _check_options(config: pytest.Config) -> None:
         "--case-timeout": option.case_timeout,
     }
     for name, value in limits.items():
-        if value is not None and value <= 0:
-            raise pytest.UsageError(f"{name}: {value:g} is not above 0")
+        if value is not None and not value > 0:  # so that nan is refused too
+            raise pytest.UsageError(f"{name}: {value} is not above 0")
+    if option.case_timeout > _LONGEST_TIMEOUT:
+        raise pytest.UsageError(f"--case-timeout: {option.case_timeout} is above {_LONGEST_TIMEOUT:g} seconds, a day")
+    try:
+        settings.get_profile(option.hypothesis_profile or DEFAULT_PROFILE)
+    except InvalidArgument:
+        raise pytest.UsageError(
+            f"--hypothesis-profile: unknown profile {option.hypothesis_profile!r}, choose among {', '.join(_PROFILES)}"
+        ) from None
     chosen = option.subject or ["kernels"]
     for name in chosen:
         if name not in subjects.NAMES:
@@ -168,12 +184,13 @@ def pytest_collection(session: pytest.Session) -> None:
     folders = [(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args]
     if not any(path == _FOLDER or path in _FOLDER.parents or _FOLDER in path.parents for path in folders):
         return
-    config.stash[_ENGINE] = engine = _start(config)
+    engine = _start(config)
     try:
         read = [saved.read(Path(file)) for file in config.option.replay]
         config.stash[_PAIRS] = saved.pairs(read, engine.entries())
     except CaseError as error:
         raise pytest.UsageError(f"--replay: {error}") from error
+    config.stash[_ENGINE] = engine  # not sooner: a run that never was writes no summary
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -16,6 +16,7 @@ from kernels.arguments import (
     refuse,
 )
 from kernels.validation import check_contents
+from kernels.window import block_table_window_size, look_up_slots
 
 TILE_BLOCK_SIZE = 1024
 """Tokens a program handles at once."""
@@ -56,7 +57,6 @@ def _compute_slot_mapping_kernel(
     negative, so it does not matter that ``//`` truncates. On Ascend the quotient comes from float32: exact for
     positions below 2**24.
     """
-    NOTHING_PENDING: tl.constexpr = 2147483647
     # int64 vectors are scalar loops on Ascend: only an int64 output, whose slots may pass 2**31, pays for them.
     slot_type: tl.constexpr = slot_mapping_ptr.dtype.element_ty
     request = tl.program_id(0)
@@ -103,34 +103,18 @@ def _compute_slot_mapping_kernel(
                 block_index = virtual_block * BLOCKS_PER_KV_BLOCK + kernel_block
                 offset = local_offset - kernel_block * block_size
 
-            # One contiguous read of the row serves every token whose block lies in it. Consecutive positions need one
-            # window; what is still pending after it (sparse positions) gets the next, from the smallest block left
-            # over.
-            slots = padding
-            pending = tl.where(is_local, block_index, NOTHING_PENDING)
-            base = tl.min(pending, axis=0)
-            while base < block_table_stride:
-                cell = base + tl.arange(0, BLOCK_TABLE_WINDOW_SIZE)
-                window = tl.load(row_ptr + cell, mask=cell < block_table_stride)
-                distance = pending - base
-                found = distance < tl.minimum(block_table_stride - base, BLOCK_TABLE_WINDOW_SIZE)
-                # Ascend gathers no int32. The bits travel as float32 and come back as they were, at no instruction;
-                # converted to float32 instead, block numbers above 2**24 would lose their last bits.
-                carried = tl.gather(window.to(tl.float32, bitcast=True), tl.where(found, distance, 0), 0)
-                block_number = carried.to(tl.int32, bitcast=True).to(slot_type)
-                slots = tl.where(found, block_number * block_size + offset, slots)
-                pending = tl.where(found, NOTHING_PENDING, pending)
-                base = tl.min(pending, axis=0)
+            slots = look_up_slots(
+                row_ptr,
+                block_table_stride,
+                block_index,
+                offset,
+                is_local,
+                block_size,
+                padding,
+                BLOCK_TABLE_WINDOW_SIZE,
+            )
 
         tl.store(slot_mapping_ptr + token, slots, mask=in_request)
-
-
-def block_table_window_size(tile_block_size: int, block_size: int) -> int:
-    """Cells of a row that ``tile_block_size`` consecutive tokens can touch, rounded up to a power of two.
-
-    One more than the blocks they fill, because the first token may stand anywhere in its block.
-    """
-    return int(triton.next_power_of_2(triton.cdiv(tile_block_size, block_size) + 1))
 
 
 def compute_slot_mapping(

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from kernels.slot_mapping import _compute_slot_mapping_kernel, block_table_window_size, compute_slot_mapping
+from kernels.slot_mapping import _compute_slot_mapping_kernel, compute_slot_mapping
+from kernels.window import block_table_window_size, look_up_slots
 from reference.case import Case, Group, Launch
 from reference.verdict import expected_output
 from tests.interpreter import interpret, needs_interpreter
@@ -95,8 +96,9 @@ def test_a_new_number_of_tokens_does_not_compile_again() -> None:
 
 
 def test_the_kernel_takes_no_remainder_of_a_vector() -> None:
-    tree = ast.parse(inspect.getsource(_compute_slot_mapping_kernel.fn))
-    assert not [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Mod)]
+    for function in (_compute_slot_mapping_kernel, look_up_slots):
+        tree = ast.parse(inspect.getsource(function.fn))
+        assert not [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Mod)]
 
 
 @pytest.mark.parametrize("tile", [16, 64, 1024])

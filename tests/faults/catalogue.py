@@ -13,6 +13,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2] / "kernels"
 V1 = "slot_mapping.py"
+WINDOW = "window.py"
 DCP = "torch_dcp.py"
 
 
@@ -38,7 +39,7 @@ class Fault:
     @property
     def entry_point(self) -> str:
         """The suite's name of the function that is wrong."""
-        return {V1: "v1", DCP: "dcp"}[self.file]
+        return {V1: "v1", WINDOW: "v1", DCP: "dcp"}[self.file]
 
 
 def faulty_source(fault: Fault, source: str) -> str:
@@ -154,12 +155,13 @@ CATALOGUE: tuple[Fault, ...] = (
         "window-base-over-foreign-tokens",
         "window",
         "other ranks' tokens pull the only window away from this rank's",
-        V1,
+        WINDOW,
         (
             (
-                "base = tl.min(pending, axis=0)\n            while base < block_table_stride:",
-                "base = tl.min(tl.where(loaded >= 0, block_index, NOTHING_PENDING), axis=0)\n"
-                "            if base < block_table_stride:",
+                "base = tl.min(pending, axis=0)\n    while base < row_stride:",
+                # A lane without a token has position 0: block 0, offset 0.
+                "base = tl.min(tl.where(is_local | (block_index + offset > 0), block_index, NOTHING_PENDING), axis=0)\n"
+                "    if base < row_stride:",
             ),
         ),
     ),
@@ -167,8 +169,8 @@ CATALOGUE: tuple[Fault, ...] = (
         "only-one-window",
         "window",
         "tokens whose block lies past the first window get no slot",
-        V1,
-        (("while base < block_table_stride:", "if base < block_table_stride:"),),
+        WINDOW,
+        (("while base < row_stride:", "if base < row_stride:"),),
     ),
     Fault(
         "only-one-tile",
@@ -182,8 +184,8 @@ CATALOGUE: tuple[Fault, ...] = (
         "row-end-unguarded",
         "bounds",
         "the window is read past the row, and past the table behind the last row (vLLM PR 54296)",
-        V1,
-        (("tl.load(row_ptr + cell, mask=cell < block_table_stride)", "tl.load(row_ptr + cell)"),),
+        WINDOW,
+        (("tl.load(row_ptr + cell, mask=cell < row_stride)", "tl.load(row_ptr + cell)"),),
     ),
     Fault(
         "negative-position-moves-window",
@@ -191,12 +193,8 @@ CATALOGUE: tuple[Fault, ...] = (
         "a negative position pulls the window to before the row (vllm-ascend PR 16537)",
         V1,
         (
+            ("is_local = loaded >= 0", "is_local = in_request"),
             ("position = tl.maximum(loaded, 0)", "position = loaded"),
-            (
-                "base = tl.min(pending, axis=0)\n            while base < block_table_stride:",
-                "base = tl.min(tl.where(in_request, block_index, NOTHING_PENDING), axis=0)\n"
-                "            if base < block_table_stride:",
-            ),
         ),
     ),
     Fault(
@@ -220,13 +218,13 @@ CATALOGUE: tuple[Fault, ...] = (
         "slot-in-float32",
         "arithmetic",
         "the slot is computed before the gathered number is converted back: wrong above 2**24 even for small blocks",
-        V1,
+        WINDOW,
         (
             ("window.to(tl.float32, bitcast=True)", "window.to(tl.float32)"),
-            ("carried.to(tl.int32, bitcast=True).to(slot_type)", "carried"),
+            ("carried.to(tl.int32, bitcast=True).to(padding.dtype)", "carried"),
             (
                 "tl.where(found, block_number * block_size + offset, slots)",
-                "tl.where(found, (block_number * block_size + offset).to(slot_type), slots)",
+                "tl.where(found, (block_number * block_size + offset).to(padding.dtype), slots)",
             ),
         ),
     ),
@@ -234,8 +232,8 @@ CATALOGUE: tuple[Fault, ...] = (
         "slot-in-int32",
         "arithmetic",
         "slots of an int64 output wrap at 2**31",
-        V1,
-        (("carried.to(tl.int32, bitcast=True).to(slot_type)", "carried.to(tl.int32, bitcast=True)"),),
+        WINDOW,
+        (("carried.to(tl.int32, bitcast=True).to(padding.dtype)", "carried.to(tl.int32, bitcast=True)"),),
     ),
     Fault(
         "pad-hard-coded",

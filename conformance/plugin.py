@@ -20,6 +20,8 @@ from conformance import lanes, recording, saved, subjects
 from conformance.engine import Engine, Options
 from conformance.execution.session import SubjectError
 from conformance.explained import signature
+from conformance.subjects import binding
+from conformance.subjects.binding import BindingError
 from conformance.subjects.entry import EntryPoint
 from conformance.under_test import UnderTest
 from conformance.verdicts import ConformanceFailure
@@ -171,8 +173,9 @@ def _start(config: pytest.Config) -> Engine:
     )
     config.add_cleanup(engine.close)
     try:
-        engine.entries()
-    except SubjectError as error:
+        for entry in engine.entries():
+            binding.check(entry)
+    except (SubjectError, BindingError) as error:
         raise pytest.UsageError(str(error)) from error
     return engine
 

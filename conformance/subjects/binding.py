@@ -169,22 +169,25 @@ GRIDS: Mapping[str, Callable[[Launching], tuple[int, ...]]] = {
 }
 
 
+def check(entry: EntryPoint) -> None:
+    """Raise BindingError unless every parameter of ``entry`` is known: a run says so before it compiles anything."""
+    for parameter in entry.parameters:
+        if parameter not in FAMILIES[entry.family]:
+            raise BindingError(
+                f"{entry.function} has a parameter {parameter!r} that the suite does not know"
+                f" ({entry.file}:{entry.line}): add it to the table of family {entry.family!r} in {_HERE}"
+            )
+
+
 def bind(entry: EntryPoint, case: Case, launch: Launch, settings: Settings) -> tuple[Invocation, Launch]:
     """Every parameter of ``entry`` with its value, and ``launch`` with the compile-time ones as ``constants``.
 
     Raises BindingError naming function, parameter, file and line.
     """
+    check(entry)
     table = FAMILIES[entry.family]
     launching = Launching(case, launch, settings)
-    arguments: dict[str, Argument] = {}
-    for parameter in entry.parameters:
-        value = table.get(parameter)
-        if value is None:
-            raise BindingError(
-                f"{entry.function} has a parameter {parameter!r} that the suite does not know"
-                f" ({entry.file}:{entry.line}): add it to the table of family {entry.family!r} in {_HERE}"
-            )
-        arguments[parameter] = value(launching)
+    arguments = {parameter: table[parameter](launching) for parameter in entry.parameters}
     constants = {name: bound for name in entry.constants if isinstance(bound := arguments[name], int)}
     return Invocation(entry.name, GRIDS[entry.family](launching), arguments), replace(launch, constants=constants)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from conformance.engine import Engine
 from conformance.verdicts import Finding
+from reference.fields import printable
 from reports import failure, summary
 from reports.environment import environment
 from reports.files import ReportError
@@ -43,7 +44,9 @@ class Recorder:
             environment=self._environment,
         )
         self._failures[entry.id] += 1
-        head = [f"{entry.id}: {finding.verdict.summary()}"[:400], f"{entry.file}:{entry.line} {entry.function}"]
+        # The code under test may have put anything into its message: no escape sequence reaches the terminal.
+        said = printable(f"{entry.id}: {finding.verdict.summary()}")[:400]
+        head = [said, f"{entry.file}:{entry.line} {entry.function}"]
         saved = self.folder / f"{report.name}.json"
         if examples is not None or not saved.exists():  # a replay knows less than the report that it replays
             try:

@@ -109,7 +109,7 @@ def _check_type(name: str, tensor: torch.Tensor, dtypes: tuple[torch.dtype, ...]
     if tensor.dtype not in dtypes:
         refuse(name, f"expected {' or '.join(map(_plain, dtypes))}, got {_plain(tensor.dtype)}")
     if tensor.device != device:
-        refuse(name, f"is on {tensor.device}, slot_mapping on {device}")
+        refuse(name, f"is on {tensor.device}, expected {device}")
 
 
 def _plain(dtype: torch.dtype) -> str:

@@ -1,0 +1,172 @@
+"""The block tables of all KV-cache groups, and what a launch over all of them refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from kernels.arguments import (
+    Geometry,
+    check_block_table,
+    check_capacity,
+    check_pad_id,
+    check_stored_rows,
+    check_vector,
+    refuse,
+)
+from kernels.validation import check_contents
+
+
+class GroupTables:
+    """The block tables of all groups as the kernels read them: small arrays on the tables' device, one element a group.
+
+    Made once, when the tables are: a launch then copies nothing to the device, and a captured graph stays valid. It
+    keeps the tables alive; their contents may change at any time.
+    """
+
+    def __init__(
+        self,
+        block_tables: Sequence[torch.Tensor],
+        block_sizes: Sequence[int],
+        kv_cache_block_sizes: Sequence[int] | None = None,
+        *,
+        cp_size: int = 1,
+        cp_rank: int = 0,
+        cp_interleave: int = 1,
+        sharded: Sequence[bool] | None = None,
+        enabled: Sequence[bool] | None = None,
+    ) -> None:
+        """One element a group: ``block_tables`` int32 [rows, width], views whose row stride exceeds their width
+        included; ``block_sizes`` (b) counts the tokens of a kernel block, ``kv_cache_block_sizes`` (B, default b) those
+        of an allocated one; ``sharded`` (default: all) says whether ``cp_size`` ranks share the group,
+        ``cp_interleave`` consecutive tokens at a time, or each of them has all of it; ``enabled`` (default: all)
+        whether it gets slots, which rings and recurrent state do not.
+
+        Raises ``ValueError`` that starts with the broken clause (``hybrid-divides``, ``hybrid-width``, ``rank-range``,
+        ``interleave-divides``) or with the argument that is wrong, and ends with the group.
+        """
+        count = len(block_tables)
+        if not count:
+            refuse("block_tables", "holds nothing, expected the table of at least 1 group")
+        kv_cache_block_sizes = block_sizes if kv_cache_block_sizes is None else kv_cache_block_sizes
+        self.sharded = (True,) * count if sharded is None else tuple(map(bool, sharded))
+        self.enabled = (True,) * count if enabled is None else tuple(map(bool, enabled))
+        _check_length("block_sizes", block_sizes, count)
+        _check_length("kv_cache_block_sizes", kv_cache_block_sizes, count)
+        _check_length("sharded", self.sharded, count)
+        _check_length("enabled", self.enabled, count)
+
+        self.block_tables = tuple(block_tables)
+        self.device = block_tables[0].device
+        self.cp_size, self.cp_rank, self.cp_interleave = cp_size, cp_rank, cp_interleave
+        geometries, strides = [], []
+        for group, table in enumerate(block_tables):
+            parallel = (cp_size, cp_rank, cp_interleave) if self.sharded[group] else (1, 0, 1)
+            with _naming(group):
+                geometry = Geometry(block_sizes[group], kv_cache_block_sizes[group], *parallel)
+                check_block_table(table, geometry, self.device)
+                rows, width = table.shape
+                stride = table.stride(0) if rows > 1 else width
+                check_stored_rows(table, rows, stride)
+            geometries.append(geometry)
+            strides.append(stride)
+        self.geometries = tuple(geometries)
+
+        self.addresses = self._array([table.data_ptr() for table in block_tables], torch.uint64)
+        self.strides = self._array(strides, torch.int64)
+        self.block_sizes = self._array(block_sizes, torch.int32)
+        self.kv_cache_block_sizes = self._array(kv_cache_block_sizes, torch.int32)
+        # None where a flag would say nothing: that is another specialization, without its cost.
+        self.is_sharded = None if cp_size == 1 or all(self.sharded) else self._array(self.sharded, torch.bool)
+        self.is_enabled = None if all(self.enabled) else self._array(self.enabled, torch.bool)
+
+    def __len__(self) -> int:
+        return len(self.block_tables)
+
+    def _array(self, values: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        return torch.tensor(values, dtype=dtype, device=self.device)
+
+
+def check_launch(
+    groups: GroupTables,
+    idx_mapping: torch.Tensor,
+    query_start_loc: torch.Tensor,
+    positions: torch.Tensor,
+    slot_mappings: torch.Tensor,
+    max_num_tokens: int | None,
+    pad_id: int,
+) -> int:
+    """Refuse what can be refused without waiting for the device. Returns ``max_num_tokens``, by default the width of
+    the output.
+    """
+    check_vector("idx_mapping", idx_mapping, (torch.int32,), groups.device)
+    check_vector("query_start_loc", query_start_loc, (torch.int32,), groups.device)
+    check_vector("positions", positions, (torch.int64,), groups.device)
+    num_reqs, offsets = idx_mapping.numel(), query_start_loc.numel()
+    if offsets != num_reqs + 1:
+        refuse(
+            "query_start_loc", f"holds {offsets} offsets, the {num_reqs} requests of idx_mapping need {num_reqs + 1}"
+        )
+    _check_outputs(slot_mappings, len(groups), groups.device)
+    check_pad_id(pad_id, slot_mappings.dtype)
+    length = slot_mappings.shape[1]
+    max_num_tokens = length if max_num_tokens is None else max_num_tokens
+    check_capacity(0, max_num_tokens, positions.numel(), length)
+    return max_num_tokens
+
+
+def check_batch(
+    groups: GroupTables,
+    idx_mapping: torch.Tensor,
+    query_start_loc: torch.Tensor,
+    positions: torch.Tensor,
+    slot_mappings: torch.Tensor,
+    max_num_tokens: int,
+) -> None:
+    """Refuse what only the contents of the tensors tell, after :func:`check_launch`. Waits for the device."""
+    bounds = query_start_loc.tolist()
+    num_tokens = bounds[-1]
+    check_capacity(num_tokens, max_num_tokens, positions.numel(), slot_mappings.shape[1])
+    rows = min(table.shape[0] for table in groups.block_tables)
+    for r, row in enumerate(idx_mapping.tolist()):
+        is_empty = bounds[r] == bounds[r + 1]
+        if not (0 <= row < rows or (row == -1 and is_empty)):
+            refuse("row-exists", f"idx_mapping[{r}] is {row}, must be in [0, {rows}), or -1 for a request of no tokens")
+    for group, table in enumerate(groups.block_tables):
+        if groups.enabled[group]:
+            with _naming(group):
+                check_contents(
+                    query_start_loc,
+                    positions,
+                    table[idx_mapping.clamp(min=0)],
+                    slot_mappings.dtype,
+                    num_tokens=num_tokens,
+                    geometry=groups.geometries[group],
+                    is_circular=False,
+                )
+
+
+@contextmanager
+def _naming(group: int) -> Iterator[None]:
+    """Add the group to the message of a refusal."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{error} (group {group})") from None
+
+
+def _check_length(name: str, values: Sequence[int], groups: int) -> None:
+    if len(values) != groups:
+        refuse(name, f"expected one element for each of {groups} groups, got {len(values)}")
+
+
+def _check_outputs(slot_mappings: torch.Tensor, groups: int, device: torch.device) -> None:
+    """Refuse anything but int32 or int64 [groups, length] with adjacent elements and rows that do not overlap."""
+    if slot_mappings.dim() != 2 or slot_mappings.shape[0] != groups:
+        refuse("slot_mappings", f"expected one row for each of {groups} groups, got shape {tuple(slot_mappings.shape)}")
+    stride, length = slot_mappings.stride(0), slot_mappings.shape[1]
+    if groups > 1 and stride < length:
+        refuse("slot_mappings", f"row stride {stride} is below the row length {length}: rows overlap")
+    check_vector("slot_mappings", slot_mappings[0], (torch.int32, torch.int64), device)

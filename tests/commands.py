@@ -1,0 +1,67 @@
+"""The suite as somebody types it: pytest in a process of its own, its exit status and what it printed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from conformance import lanes
+from conformance.subjects import load
+from conformance.subjects.entry import EntryPoint
+
+ROOT = Path(__file__).resolve().parents[1]
+USAGE_ERROR = 4  # pytest's exit status
+_TIMEOUT = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """``status`` and everything that was printed, both streams in their order."""
+
+    status: int
+    output: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.output.splitlines()
+
+    def collected(self) -> set[str]:
+        """The node ids that ``--collect-only -q`` listed."""
+        return {line for line in self.lines if "::" in line}
+
+
+def run(*command: str | Path, variables: Mapping[str, str] | None = None) -> Done:
+    """``command`` in the project's root, as if nobody had set options for pytest in the environment."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    done = subprocess.run(
+        [*map(str, command)],
+        cwd=ROOT,
+        env={**environment, "NO_COLOR": "1", **(variables or {})},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=_TIMEOUT,
+    )
+    return Done(done.returncode, done.stdout)
+
+
+def pytest_(*arguments: str | Path, variables: Mapping[str, str] | None = None) -> Done:
+    """``pytest`` with these arguments, in this environment."""
+    return run(sys.executable, "-m", "pytest", *arguments, variables=variables)
+
+
+def together(commands: Iterable[Sequence[str | Path]]) -> list[Done]:
+    """``pytest_`` for each list of arguments, as many at a time as there are cores."""
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        return list(pool.map(lambda arguments: pytest_(*arguments), commands))
+
+
+def own_entry_points() -> list[EntryPoint]:
+    """What subject ``kernels`` has. Imported here and now: for what they say of themselves, not for launching them."""
+    return [entry.description for entry in load("kernels", None, lanes.automatic())]

@@ -30,6 +30,11 @@ class Done:
     def lines(self) -> list[str]:
         return self.output.splitlines()
 
+    @property
+    def tail(self) -> str:
+        """The end of it, for the message of an assertion."""
+        return "\n".join(self.lines[-30:])
+
     def collected(self) -> set[str]:
         """The node ids that ``--collect-only -q`` listed."""
         return {line for line in self.lines if "::" in line}

@@ -11,19 +11,11 @@ from kernels.arguments import Geometry, refuse
 from kernels.torch_dcp import Placement, place_tokens
 
 
-def check_contents(
-    query_start_loc: torch.Tensor,
-    positions: torch.Tensor,
-    block_table: torch.Tensor,
-    slot_dtype: torch.dtype,
-    *,
-    num_tokens: int,
-    geometry: Geometry,
-    is_circular: bool,
-) -> None:
-    """Raise ``ValueError`` for the first broken clause of ``qsl-monotone``, ``qsl-capacity``, ``pos-int32``,
-    ``row-width`` and ``slot-fits``, naming the token. Request r uses row r of ``block_table``; the shapes have been
-    checked already.
+def check_tokens(
+    query_start_loc: torch.Tensor, positions: torch.Tensor, *, num_tokens: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Raise ``ValueError`` for the first broken clause of ``qsl-monotone``, ``qsl-capacity`` and ``pos-int32``. Returns
+    request and position of each token, both int64 [num_tokens] on the host.
     """
     bounds = query_start_loc.tolist()
     if bounds[0] != 0:
@@ -39,7 +31,24 @@ def check_contents(
     if (t := _first((position < int32.min) | (position > int32.max))) is not None:
         refuse("pos-int32", f"positions[{t}] is {position[t]}, outside [{int32.min}, {int32.max}]")
 
-    request = torch.repeat_interleave(torch.tensor(bounds).diff())
+    return torch.repeat_interleave(torch.tensor(bounds).diff()), position
+
+
+def check_contents(
+    query_start_loc: torch.Tensor,
+    positions: torch.Tensor,
+    block_table: torch.Tensor,
+    slot_dtype: torch.dtype,
+    *,
+    num_tokens: int,
+    geometry: Geometry,
+    is_circular: bool,
+) -> None:
+    """Raise ``ValueError`` for the first broken clause of ``qsl-monotone``, ``qsl-capacity``, ``pos-int32``,
+    ``row-width`` and ``slot-fits``, naming the token. Request r uses row r of ``block_table``; the shapes have been
+    checked already.
+    """
+    request, position = check_tokens(query_start_loc, positions, num_tokens=num_tokens)
     if is_circular:
         place = Placement(position >= 0, torch.zeros_like(position), position % geometry.block_size)
     else:
@@ -60,6 +69,20 @@ def check_contents(
         refuse(
             "slot-fits",
             f"token {local[i]} in block {number[i]} has slot {slot[i]}, outside [{limit.min}, {limit.max}]",
+        )
+
+
+def check_row_stride(
+    request: torch.Tensor, position: torch.Tensor, *, block_size: int, row_stride: int, group: int
+) -> None:
+    """Raise ``ValueError`` (``row-width``) for the first token of a paged group whose block lies past its row, all that
+    is known of a row being its stride. ``request`` and ``position`` as :func:`check_tokens` returns them.
+    """
+    if (t := _first(position >= block_size * row_stride)) is not None:
+        refuse(
+            "row-width",
+            f"position {position[t]} of request {request[t]} (token {t}) needs block index {position[t] // block_size}"
+            f" in group {group}, whose row stride is {row_stride}",
         )
 
 

@@ -92,7 +92,9 @@ class Engine:
     def run(self, entry: EntryPoint, case: Case, launch: Launch, settings: Settings) -> Finding:
         """Launch ``case`` and judge the outcome."""
         invocation, launch = bind(entry, case, launch, settings)
-        outcome = self.session(entry.subject).launch(invocation, launch.fence)
+        session = self.session(entry.subject)
+        outcome = session.launch(invocation, launch.fence)
+        session.hurried = session.hurried or outcome.status == "hang"
         finding = judge(entry, case, launch, outcome)
         tally = self.tallies.setdefault(entry.id, Tally())
         tally.cases += 1

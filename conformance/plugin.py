@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from conformance.subjects import binding
 from conformance.subjects.binding import BindingError
 from conformance.subjects.entry import EntryPoint
 from conformance.under_test import UnderTest
-from conformance.verdicts import ConformanceFailure
+from conformance.verdicts import ConformanceFailure, failures_in
 from reference.case import CaseError
 
 _FOLDER = Path(__file__).parent
@@ -279,7 +279,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if call.excinfo is not None and _ENGINE in item.config.stash:
-        failures = list(_failures(call.excinfo.value))
+        failures = list(failures_in(call.excinfo.value))
         if failures:
             engine, recorder = item.config.stash[_ENGINE], item.config.stash[_RECORDER]
             report.longrepr = "\n\n".join(
@@ -292,10 +292,12 @@ def pytest_runtest_makereport(
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """Run a test again as long as it finds a new failure beside those it has explained."""
     target = _target(item)
+    if target is not None:
+        target.begin()
     try:
         return (yield)
     except (ConformanceFailure, BaseExceptionGroup) as error:
-        found = list(_failures(error))
+        found = list(failures_in(error))
         if target is None or not found or item.path == _SAVED:
             raise
     for _ in range(_MOST_FAILURES):
@@ -308,18 +310,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
             item.runtest()
             break
         except (ConformanceFailure, BaseExceptionGroup) as error:
-            found += _failures(error)
+            found += failures_in(error)
     smallest = [target.smallest(failure) for failure in found]
     raise ExceptionGroup(f"{len(found)} failures", smallest) if len(found) > 1 else smallest[0]
-
-
-def _failures(error: BaseException) -> Iterator[ConformanceFailure]:
-    """What Hypothesis raises for one failure is the failure, for several a group of them."""
-    if isinstance(error, ConformanceFailure):
-        yield error
-    elif isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _failures(inner)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -4,46 +4,43 @@ from __future__ import annotations
 
 from hypothesis import given, seed, settings
 
-from conformance.under_test import UnderTest
-from conformance.verdicts import ConformanceFailure
+from conformance.under_test import Drawn, UnderTest
+from conformance.verdicts import ConformanceFailure, failures_in
 
 KINDS = ("plain", "circular", "cp")
 
 
-def first_failure(
-    target: UnderTest, kinds: tuple[str, ...], profile: settings, number: int
-) -> ConformanceFailure | None:
-    """The shrunk failure that the tests of these kinds find, in their order, with seed ``number``; None: they all pass.
+def failures(target: UnderTest, kinds: tuple[str, ...], profile: settings, number: int) -> list[ConformanceFailure]:
+    """The shrunk failures, one a verdict, that the first of these kinds to find any finds with seed ``number``.
 
-    A kind that the entry point does not have is left out; ``examples`` of the failure counts those of its own kind.
+    None at all: the entry point passes every kind. Kinds that it does not have are left out. ``examples`` of a failure
+    counts those of its own kind.
     """
     for kind in kinds:
         if target.entry.declaration.features >= _FEATURES[kind]:
             found = _search(target, kind, profile, number)
-            if found is not None:
-                return found
-    return None
+            if found:
+                return [target.smallest(failure) for failure in found]
+    return []
 
 
 _FEATURES = {"plain": frozenset[str](), "circular": frozenset({"circular"}), "cp": frozenset({"cp"})}
 
 
-def _search(target: UnderTest, kind: str, profile: settings, number: int) -> ConformanceFailure | None:
+def _search(target: UnderTest, kind: str, profile: settings, number: int) -> list[ConformanceFailure]:
     target.begin()
 
     @seed(number)
     @profile
     @given(target.cases(kind))
-    def agrees(drawn: object) -> None:
-        target.agrees_with_the_oracle(drawn)  # type: ignore[arg-type]
+    def agrees(drawn: Drawn) -> None:
+        target.agrees_with_the_oracle(drawn)
 
     try:
         agrees()
-    except ConformanceFailure as failure:
-        return target.smallest(failure)
-    except ExceptionGroup as group:
-        failures, others = group.split(ConformanceFailure)
-        if failures is None or others is not None:
+    except (ConformanceFailure, ExceptionGroup) as error:
+        found = list(failures_in(error))
+        if not found:
             raise
-        return target.smallest(failures.exceptions[0])  # type: ignore[arg-type]
-    return None
+        return found
+    return []

@@ -4,6 +4,7 @@ keeps them apart.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from conformance.execution.session import Outcome
@@ -69,6 +70,15 @@ _CLASSES: dict[str, type[ConformanceFailure]] = {
     v.COMPILE_ERROR: DoesNotCompile,
     v.REFUSED: Refused,
 }
+
+
+def failures_in(error: BaseException) -> Iterator[ConformanceFailure]:
+    """What Hypothesis raises for one failure is the failure, for several a group of them."""
+    if isinstance(error, ConformanceFailure):
+        yield error
+    elif isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from failures_in(inner)
 
 
 def judge(entry: EntryPoint, case: Case, launch: Launch, outcome: Outcome) -> Finding:

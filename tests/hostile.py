@@ -23,6 +23,7 @@ def _compute_slot_mapping_kernel(
 """
 
 _TORCH = """
+import ctypes
 import os
 import signal
 

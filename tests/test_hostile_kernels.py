@@ -9,11 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from conformance import lanes
 from conformance.engine import Engine, Options
+from conformance.search import failures
 from conformance.subjects.binding import Settings
-from conformance.verdicts import Finding
+from conformance.under_test import UnderTest
+from conformance.verdicts import Finding, failure_of
 from reference import verdict as v
 from reference.case import Case, Group, Launch
 from tests.hostile import tree
@@ -100,7 +103,7 @@ tl.store(slot_mapping_ptr, tl.load(address.to(tl.pointer_type(tl.int32))))
 
 
 def test_division_by_zero_is_a_crash_with_its_signal(engine_of):
-    body = "tl.store(slot_mapping_ptr, num_tokens // (max_num_tokens - 5))"
+    body = "tl.store(slot_mapping_ptr, num_tokens // tl.load(query_start_loc_ptr))"
     verdict = run(engine_of(kernel=body)).verdict
     assert verdict.kind == v.CRASH
     assert "SIGFPE" in verdict.detail
@@ -133,8 +136,19 @@ def test_an_enormous_tile_does_not_compile(engine_of):
         ("raise ValueError('qsl-capacity: no')", v.REFUSED, "qsl-capacity"),
         ("compute_dcp_slot_mapping(**locals())", v.CRASH, "RecursionError"),
         ("slot_mapping.resize_(1 << 40)", v.CRASH, "RuntimeError"),
+        ("kept = []\nwhile True: kept.append(bytearray(1 << 26))", v.CRASH, "MemoryError"),
+        ("ctypes.CDLL(None).free(ctypes.c_void_p(slot_mapping.data_ptr()))", v.CRASH, "SIGABRT"),
     ],
-    ids=["killed-from-outside", "exits", "raises", "refuses", "recursion", "fills-memory"],
+    ids=[
+        "killed-from-outside",
+        "exits",
+        "raises",
+        "refuses",
+        "recursion",
+        "resizes-its-output",
+        "fills-memory",
+        "corrupts-its-heap",
+    ],
 )
 def test_a_host_path_that_dies_or_raises_says_how(engine_of, body, kind, said):
     verdict = run(engine_of(host=body), "dcp").verdict
@@ -186,3 +200,55 @@ def test_closing_ends_a_launch_that_hangs(engine_of):
     engine.close()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, signal.SIG_DFL)
+
+
+@pytest.mark.parametrize(
+    ("bodies", "kind", "most"),
+    [
+        ({"kernel": "tl.store(slot_mapping_ptr, tl.load(positions_ptr + num_tokens).to(tl.int32))"}, v.GUARD, 0),
+        ({"kernel": "tl.store(slot_mapping_ptr, tl.load(block_table_ptr + 268435456))"}, v.GUARD, 0),
+        ({"kernel": "tl.store(slot_mapping_ptr + max_num_tokens, 7)"}, v.GUARD, 0),
+        ({"kernel": "tl.store(query_start_loc_ptr, 7)"}, v.GUARD, 0),
+        ({"kernel": "tl.store(slot_mapping_ptr, num_tokens // tl.load(query_start_loc_ptr))"}, v.CRASH, 0),
+        ({"kernel": "tl.store(slot_mapping_ptr + tl.arange(0, 1 << 30), 1)"}, v.COMPILE_ERROR, 0),
+        ({"host": "os.kill(os.getpid(), signal.SIGKILL)"}, v.CRASH, 0),
+        ({"host": "compute_dcp_slot_mapping(**locals())"}, v.CRASH, 0),
+        ({"host": "if len(positions) > 1: os._exit(0)"}, v.CRASH, 2),
+        ({"host": "while len(positions) > 1: pass"}, v.HANG, 2),
+    ],
+    ids=[
+        "reads-past",
+        "reads-far-past",
+        "writes-past",
+        "writes-an-input",
+        "divides-by-zero",
+        "tile-too-large",
+        "is-killed",
+        "recursion",
+        "ends-its-process",
+        "hangs",
+    ],
+)
+def test_a_search_ends_with_a_small_case_whatever_the_kernel_does(engine_of, bodies, kind, most):
+    engine = engine_of(case_timeout=1.0, **bodies)
+    name = "v1" if "kernel" in bodies else "dcp"
+    target = UnderTest(engine, next(entry for entry in engine.entries() if entry.name == name))
+    found = failures(target, ("plain",), settings.get_profile("quick"), 1)
+    tokens = {failure.finding.verdict.kind: failure.finding.case.num_tokens for failure in found}
+    assert kind in tokens
+    assert tokens[kind] <= most
+
+
+def test_a_hang_is_shrunk_in_seconds(engine_of):
+    engine = engine_of(
+        host="while len(positions) > 1: pass\nslot_mapping[:1] = block_table[0, 0] * block_size", case_timeout=2.0
+    )
+    target = UnderTest(engine, next(entry for entry in engine.entries() if entry.name == "dcp"))
+    only_hangs = Case((0, 6), (0, 0, 0, 0, 0, 0), 6, 6, (Group(((1,),), 2, 2),))
+    finding = engine.run(target.entry, only_hangs, AFTER, SETTINGS)
+    assert finding.verdict.kind == v.HANG
+    started = time.monotonic()
+    smallest = target.smallest(failure_of(finding, 1)).finding
+    assert smallest.verdict.kind == v.HANG
+    assert smallest.case.num_tokens == 2
+    assert time.monotonic() - started < 60

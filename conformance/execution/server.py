@@ -12,6 +12,8 @@ import ctypes
 import json
 import mmap
 import os
+import re
+import resource
 import signal
 import sys
 import time
@@ -19,6 +21,7 @@ import traceback
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
+from pathlib import Path
 from typing import Any
 
 from conformance.execution import arena, faults
@@ -29,6 +32,7 @@ from conformance.subjects import load
 from conformance.subjects.entry import LoadedEntry
 
 _PR_SET_PDEATHSIG = 1
+_MEMORY_BYTES = 1 << 30  # what a launch may allocate
 
 
 def die_with_parent() -> None:
@@ -37,6 +41,12 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def _limit_memory() -> None:
+    """Let a runner take one GiB and no more: a launch that fills memory must fail itself, not its neighbours."""
+    used = int(re.search(r"^VmData:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)[1]) << 10  # type: ignore[index]
+    resource.setrlimit(resource.RLIMIT_DATA, (used + _MEMORY_BYTES, used + _MEMORY_BYTES))
 
 
 def _arguments(lane: Lane, entry: LoadedEntry, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,6 +158,7 @@ def _fork_runner(
         die_with_parent()
         control.close()
         handler.install()
+        _limit_memory()
         run(Connection(end), lane, entries)
         status = 0
     except OSError:

@@ -9,9 +9,11 @@ import mmap
 import os
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -66,6 +68,9 @@ class Session:
     ) -> None:
         self.lane, self.subject, self.source = lane, subject, source
         self.case_timeout = case_timeout
+        # Set while a hang is being shrunk: a launch then counts as hung long before the time-out, or it takes minutes.
+        self.hurried = False
+        self._recent: deque[float] = deque(maxlen=101)
         self.entries: dict[str, EntryPoint] = {}
         self._arena = Arena()
         record_fd = os.memfd_create("slot-mapping-fault", os.MFD_CLOEXEC)
@@ -153,18 +158,19 @@ class Session:
     def launch(self, invocation: Invocation, fence: str) -> Outcome:
         """Run one invocation on guarded buffers whose inaccessible neighbour stands ``after`` or ``before`` them."""
         runner = self._runner or self._start_runner()
+        timeout = self._patience()
         placed = self._arena.place(invocation.arrays(), fence)
         self._arena.fill(placed)
         request = self._request(invocation, {name: item.describe() for name, item in placed.items()})
         try:
             runner.send_bytes(json.dumps(request).encode())
-            reply = self._receive(runner, self.case_timeout)
+            reply = self._receive(runner, timeout)
             while "event" in reply:
-                reply = self._receive(runner, COMPILE_TIMEOUT if reply["event"] == "compiling" else self.case_timeout)
+                reply = self._receive(runner, COMPILE_TIMEOUT if reply["event"] == "compiling" else timeout)
         except TimeoutError:
             os.kill(self._runner_pid, signal.SIGKILL)
             self._bury()
-            return Outcome("hang", message=f"no answer within {self.case_timeout:g} s")
+            return Outcome("hang", message=f"no answer within {timeout:.3g} s")
         except (EOFError, OSError):
             status = self._bury()
             fault = faults.read_record(self._record)
@@ -180,9 +186,17 @@ class Session:
             return Outcome("crash", message=f"{fault.name} at address {fault.address:#x}, near no buffer of the launch")
         if reply["status"] != "ok":
             return Outcome(reply["status"], message=reply["message"])
+        self._recent.append(reply["seconds"])
         guards = tuple(self._arena.writes_outside(placed))
         outputs = {name: self._arena.output(item).tolist() for name, item in placed.items() if item.array.data is None}
         return Outcome("ok", outputs, guards, seconds=reply["seconds"])
+
+    def _patience(self) -> float:
+        """Seconds that a launch may take; fifty times the median, and 0.2 at least, while a hang is being shrunk."""
+        if not self.hurried:
+            return self.case_timeout
+        median = statistics.median(self._recent) if self._recent else 0.0
+        return min(self.case_timeout, max(0.2, 50 * median))
 
     @staticmethod
     def _request(invocation: Invocation, buffers: Mapping[str, Mapping[str, object]]) -> dict[str, Any]:

@@ -18,8 +18,8 @@ V1 = Declaration(
     features=frozenset({"circular", "cp", "hybrid", "row_stride", "pad_id", "int64", "tail"}),
 )
 DCP = Declaration(
-    clauses=frozenset({"pos-nonneg"}),
-    features=frozenset({"cp", "hybrid", "row_stride", "pad_id"}),
+    clauses=frozenset(),
+    features=frozenset({"cp", "hybrid", "row_stride", "pad_id", "int64"}),
 )
 
 

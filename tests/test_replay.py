@@ -12,12 +12,14 @@ import pytest
 
 from conformance import lanes
 from reference import verdict as v
+from reference.case import Case, Group
 from tests.commands import Done, pytest_, run, together
 from tests.faults.catalogue import PACKAGE, by_name, faulty_source, write_variant
 
 FIELD_CASES = Path(__file__).parent / "data" / "field_cases"
 WRONG_VALUES = by_name("torch-kernel-block-for-virtual-block")
 READS_TOO_FAR = by_name("row-end-unguarded")
+RING = Case((0, 3), (6, 7, -1), 3, 4, (Group(((5,),), 4, 4, kind="circular"),))
 
 
 @pytest.fixture(scope="module")
@@ -51,18 +53,17 @@ def reports(folder: Path, first_run: Done) -> list[Path]:
 def later_runs(folder: Path, wrong_kernels: Path, reports: list[Path]) -> dict[str, Done]:
     """The reports on the wrong kernels again and on the right ones, and cases that are no reports, on the right ones.
 
-    Those are a field case, which names v1 and dcp; the same case alone, which names nobody; and one with -1 in a paged
-    group, for which v1 gives PAD and the torch path promises nothing.
+    Those are a field case, which names v1 and dcp; the same case alone, which names nobody; and one of a ring, which
+    the torch path has no notion of.
     """
     field_case = FIELD_CASES / "dcp8_interleave1.json"
-    bare, negative = folder / "bare.json", folder / "negative.json"
+    bare, ring = folder / "bare.json", folder / "ring.json"
     bare.write_text(json.dumps(read(field_case)["case"]), encoding="utf-8")
-    case = read(FIELD_CASES / "minimal_width_row.json")["case"]
-    negative.write_text(json.dumps({**case, "positions": [-1, *case["positions"][1:]]}), encoding="utf-8")
+    ring.write_text(json.dumps(RING.to_json()), encoding="utf-8")
     commands = {
         "wrong again": (*replaying(reports), "--source", f"kernels={wrong_kernels}", "--report-dir", folder / "again"),
         "right": (*replaying(reports), "--report-dir", folder / "right"),
-        "no reports": (*replaying([field_case, bare, negative]), "-v", "-rs", "--report-dir", folder / "no-reports"),
+        "no reports": (*replaying([field_case, bare, ring]), "-v", "-rs", "--report-dir", folder / "no-reports"),
     }
     return dict(zip(commands, together(commands.values()), strict=True))
 
@@ -147,8 +148,9 @@ def test_a_case_without_a_report_runs_on_every_entry_point_that_it_concerns(late
 
 def test_a_case_that_an_entry_point_cannot_take_is_a_skip_with_its_reason(later_runs: dict[str, Done]) -> None:
     done = later_runs["no reports"]
-    assert "[negative-kernels.v1] PASSED" in done.output
-    assert "outside what kernels.dcp promises: pos-nonneg: position -1 of token 0 is below 0" in done.output
+    assert "[ring-kernels.v1] PASSED" in done.output
+    assert "[ring-kernels.dcp] SKIPPED" in done.output
+    assert "kernels.dcp does not have circular" in done.output
 
 
 def test_the_reference_takes_a_report_as_a_case(reports: list[Path]) -> None:

@@ -23,8 +23,9 @@ from conformance import lanes
 from conformance.engine import Engine, Options
 from conformance.lanes.lowered import LoweredLane
 from conformance.saved import read
-from conformance.subjects.binding import Settings, bind, settings_of
+from conformance.subjects.binding import bind, settings_of
 from conformance.subjects.entry import EntryPoint
+from conformance.subjects.launching import Settings
 from conformance.under_test import Drawn, UnderTest
 from reference.case import Case, Group, Launch
 from reports.environment import environment

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from conformance.execution.session import Session
 from conformance.lanes import Lane
-from conformance.subjects.binding import Settings, bind
+from conformance.subjects.binding import bind
 from conformance.subjects.entry import EntryPoint
+from conformance.subjects.launching import Settings
 from conformance.verdicts import Finding, judge
 from reference.case import Case, Launch
 from strategies.specializations import V1_AXES, Axes, Pool, Specialization, pool

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from conformance.subjects.binding import Settings, settings_of
+from conformance.subjects.binding import settings_of
 from conformance.subjects.entry import EntryPoint
+from conformance.subjects.launching import Settings
 from reference.case import Case, CaseError, Launch, load
 from reference.contract import violations
 from reference.fields import read_json

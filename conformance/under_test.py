@@ -9,11 +9,11 @@ import pytest
 from hypothesis import strategies as st
 
 from conformance.engine import Engine, settings_of
-from conformance.explained import signature, widened
+from conformance.explained import relaxed, signature
 from conformance.reduction import reduced
-from conformance.subjects.binding import Settings
 from conformance.subjects.binding import settings_of as settings_of_launch
 from conformance.subjects.entry import EntryPoint
+from conformance.subjects.launching import Settings
 from conformance.verdicts import ConformanceFailure, Finding, failure_of
 from reference import verdict as v
 from reference.case import Case, Launch
@@ -99,7 +99,7 @@ class UnderTest:
         finding = self.engine.run(self.entry, *drawn)
         if signature(finding) in self.explained:
             case, launch, settings = drawn
-            finding = self.engine.run(self.entry, widened(case), launch, settings)
+            finding = self.engine.run(self.entry, *relaxed(finding, case, launch), settings)
             if signature(finding) in self.explained:
                 return
         verdict = finding.verdict

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from conformance.execution.session import Outcome
-from conformance.subjects.binding import OUTPUT, output_length
 from conformance.subjects.entry import EntryPoint
+from conformance.subjects.launching import OUTPUT, output_length, output_name
 from reference import verdict as v
 from reference.case import Case, Launch
 
@@ -85,7 +85,7 @@ def judge(entry: EntryPoint, case: Case, launch: Launch, outcome: Outcome) -> Fi
     """Expected against actual, and what else the launch did."""
     expected = v.expected_output(case, output_length(case, launch), entry.writes_tail)
     if outcome.status == "ok":
-        actual = [outcome.outputs[name] for name in _outputs(case)]
+        actual = _rows(case, outcome)
         return Finding(entry, case, launch, v.compare(expected, actual, outcome.guards), expected, actual)
     if outcome.status == "crash" and outcome.guards:
         verdict = v.Verdict(v.GUARD, guards=outcome.guards)
@@ -103,5 +103,11 @@ def failure_of(finding: Finding, examples: int | None) -> ConformanceFailure:
     return _CLASSES[finding.verdict.kind](finding, examples)
 
 
-def _outputs(case: Case) -> list[str]:
-    return [OUTPUT] if len(case.groups) == 1 else [f"{OUTPUT}[{group}]" for group in range(len(case.groups))]
+def _rows(case: Case, outcome: Outcome) -> list[list[int]]:
+    """One row a group, whether each has a buffer of its own or all share one."""
+    groups = len(case.groups)
+    if groups > 1 and OUTPUT in outcome.outputs:
+        flat = outcome.outputs[OUTPUT]
+        length = len(flat) // groups
+        return [flat[group * length : (group + 1) * length] for group in range(groups)]
+    return [outcome.outputs[output_name(case, group)] for group in range(groups)]

@@ -30,7 +30,7 @@ from reference.fields import CaseError as CaseError
 SCHEMA = 1
 KINDS = ("paged", "circular")
 OUTPUT_DTYPES = ("int32", "int64")
-FENCES = ("after", "before")
+FENCES = ("after", "before", "open")
 
 MAX_TOKENS = 1 << 24
 """Most elements of an output, or of a row's stride, that a file may ask for: one digit too many must not fill RAM."""
@@ -269,8 +269,8 @@ class Launch:
     """What a case does not say about a launch: the output buffer, the compile-time constants, where its fence stands.
 
     ``output_length`` counts elements (None: ``max_num_tokens``). ``fence`` says on which side of every buffer memory
-    ends: "after" its last element or "before" its first one. ``constants`` are the constants of one specialization, by
-    their parameter names.
+    ends: "after" its last element or "before" its first one; "open": on neither, what is around it can be read and is
+    poison. ``constants`` are the constants of one specialization, by their parameter names.
     """
 
     output_dtype: str = "int32"

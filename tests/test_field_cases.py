@@ -14,7 +14,7 @@ import pytest
 
 from conformance import lanes
 from conformance.engine import Engine, Options
-from conformance.subjects.binding import Settings
+from conformance.subjects.launching import Settings
 from conformance.subjects.entry import EntryPoint
 from reference.case import Case, Launch
 from reference.verdict import UNWRITTEN

@@ -14,7 +14,7 @@ from hypothesis import settings
 from conformance import lanes
 from conformance.engine import Engine, Options
 from conformance.search import failures
-from conformance.subjects.binding import Settings
+from conformance.subjects.launching import Settings
 from conformance.under_test import UnderTest
 from conformance.verdicts import Finding, failure_of
 from reference import verdict as v

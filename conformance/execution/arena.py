@@ -14,11 +14,12 @@ import ctypes
 import mmap
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from conformance.execution.array import Array
 from reference.verdict import UNWRITTEN, Guard
 
 PAGE = mmap.PAGESIZE
@@ -27,6 +28,8 @@ SLOTS_PER_SIZE = 12
 # Room around each slot in the child's address space. An index that is wrong by a gigabyte still lands in the gap of
 # its own buffer.
 GAP_BYTES = 1 << 32
+# With an open fence, how much readable poison there is on either side: more than a kernel stages of a row at once.
+OPEN_BYTES = 1 << 15
 
 # Readable poison around inputs: as an int32 it is no block number, position or size that a case can hold.
 INPUT_POISON = 0x7E
@@ -34,38 +37,6 @@ INPUT_POISON = 0x7E
 
 class ArenaError(RuntimeError):
     """A launch needs more or larger buffers than the arena has."""
-
-
-@dataclass(frozen=True, slots=True)
-class Array:
-    """One buffer of a launch: its name, element type and contents. ``shape`` and ``strides`` count elements.
-
-    ``data`` None makes it an output: poisoned before the launch and read back after it.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    data: npt.NDArray[np.generic] | None
-    strides: tuple[int, ...] | None = None
-    size: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        elements = 1
-        if self.strides is None:
-            for extent in self.shape:
-                elements *= extent
-        else:
-            elements = self.shape[0] * self.strides[0] if self.shape else 1
-        object.__setattr__(self, "size", elements)
-
-    @property
-    def itemsize(self) -> int:
-        return np.dtype(self.dtype).itemsize
-
-    @property
-    def nbytes(self) -> int:
-        return self.size * self.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,20 +104,23 @@ class Arena:
         os.close(self.fd)
 
     def place(self, arrays: Sequence[Array], fence: str) -> dict[str, Placed]:
-        """Put each array into a slot of its own, with the inaccessible gap right ``after`` or right ``before`` it."""
+        """Put each array into a slot of its own, with the inaccessible gap right ``after`` or right ``before`` it,
+        or, when the fence is ``open``, ``OPEN_BYTES`` of poison away on either side.
+        """
         taken: dict[tuple[bool, int], int] = {}
         placed: dict[str, Placed] = {}
         for array in arrays:
-            writable = array.data is None
-            slot = self._free_slot(array, writable, taken)
-            start = slot.capacity - array.nbytes if fence == "after" else 0
+            margin = OPEN_BYTES if fence == "open" else 0
+            slot = self._free_slot(array, array.nbytes + 2 * margin, taken)
+            start = slot.capacity - array.nbytes if fence == "after" else margin
             placed[array.name] = Placed(array, slot, start, self.base + slot.address_offset + start)
         return placed
 
     @staticmethod
-    def _free_slot(array: Array, writable: bool, taken: dict[tuple[bool, int], int]) -> Slot:
+    def _free_slot(array: Array, nbytes: int, taken: dict[tuple[bool, int], int]) -> Slot:
+        writable = array.writable
         for index, capacity in enumerate(SLOT_BYTES):
-            if capacity < array.nbytes or taken.get((writable, index), 0) == SLOTS_PER_SIZE:
+            if capacity < nbytes or taken.get((writable, index), 0) == SLOTS_PER_SIZE:
                 continue
             used = taken.get((writable, index), 0)
             taken[writable, index] = used + 1
@@ -161,12 +135,15 @@ class Arena:
         for item in placed.values():
             array, slot = item.array, item.slot
             whole = self._bytes[slot.file_offset : slot.file_offset + slot.capacity]
-            if array.data is None:
+            if array.writable:
                 whole.view(array.dtype)[:] = UNWRITTEN
             else:
                 whole[:] = INPUT_POISON
-                if array.nbytes:
-                    whole[item.start : item.start + array.nbytes] = array.data.reshape(-1).view(np.uint8)
+            data = array.data
+            if array.addresses_of:
+                data = np.array([placed[other.name].address for other in array.addresses_of], dtype=np.uint64)
+            if data is not None and array.nbytes:
+                whole[item.start : item.start + array.nbytes] = data.reshape(-1).view(np.uint8)
 
     def output(self, item: Placed) -> npt.NDArray[np.generic]:
         """What the output holds now, one element a token: a view, valid until the next ``fill``."""
@@ -177,7 +154,7 @@ class Arena:
         """Elements beside an output that lost their poison though the slot's fence was never touched."""
         guards = []
         for item in placed.values():
-            if item.array.data is not None:
+            if not item.array.writable:
                 continue
             slot, itemsize = item.slot, item.array.itemsize
             whole = self._bytes[slot.file_offset : slot.file_offset + slot.capacity].view(item.array.dtype)

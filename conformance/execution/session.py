@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from conformance.execution import faults
-from conformance.execution.arena import Arena, Array
+from conformance.execution.arena import Arena
+from conformance.execution.array import Array
 from conformance.lanes import Lane
 from conformance.subjects.entry import EntryPoint
 from reference.verdict import Guard
@@ -44,7 +45,9 @@ class Invocation:
     arguments: Mapping[str, Argument]
 
     def arrays(self) -> list[Array]:
-        return [value for value in self.arguments.values() if isinstance(value, Array)]
+        """Every buffer of the launch once, those behind an address included."""
+        passed = (value for value in self.arguments.values() if isinstance(value, Array))
+        return list({id(array): array for value in passed for array in value.reachable()}.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +191,7 @@ class Session:
             return Outcome(reply["status"], message=reply["message"])
         self._recent.append(reply["seconds"])
         guards = tuple(self._arena.writes_outside(placed))
-        outputs = {name: self._arena.output(item).tolist() for name, item in placed.items() if item.array.data is None}
+        outputs = {name: self._arena.output(item).tolist() for name, item in placed.items() if item.array.writable}
         return Outcome("ok", outputs, guards, seconds=reply["seconds"])
 
     def _patience(self) -> float:

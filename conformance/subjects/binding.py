@@ -9,94 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 
-import numpy as np
-
-from conformance.execution.arena import INPUT_POISON, Array
+from conformance.execution.array import of_values
 from conformance.execution.session import Argument, Invocation
 from conformance.subjects.entry import EntryPoint
-from reference.case import Case, Group, Launch
+from conformance.subjects.launching import PRODUCTION_ROW, Launching, Settings
+from reference.case import Case, Launch
 
-PRODUCTION_TILE = 1024
-_POISON_CELL = int.from_bytes(bytes([INPUT_POISON]) * 4, "little")
-
-OUTPUT = "slot_mapping"
 _HERE = "conformance/subjects/binding.py"
 
 
 class BindingError(TypeError):
     """A parameter of an entry point that cannot be given a value."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The compile-time choices that are no part of a case: tokens in a tile, and block-table cells in a window (None:
-    the published rule, ``next_power_of_2(cdiv(tile, block_size) + 1)``).
-    """
-
-    tile: int = PRODUCTION_TILE
-    window: int | None = None
-
-
-class Launching:
-    """One launch about to be bound: the case, its output, its settings. Arrays are made once, however many names want
-    them.
-    """
-
-    def __init__(self, case: Case, launch: Launch, settings: Settings) -> None:
-        self.case, self.launch, self.settings = case, launch, settings
-
-    @property
-    def group(self) -> Group:
-        return self.case.groups[0]
-
-    @cached_property
-    def query_start_loc(self) -> Array:
-        return _ints("query_start_loc", "int32", self.case.query_start_loc)
-
-    @cached_property
-    def positions(self) -> Array:
-        return _ints("positions", "int64", self.case.positions)
-
-    @cached_property
-    def token_positions(self) -> Array:
-        return _ints("positions", "int64", self.case.positions[: self.case.num_tokens])
-
-    @cached_property
-    def req_indices(self) -> Array:
-        bounds = np.array(self.case.query_start_loc, dtype=np.int64)
-        data = np.repeat(np.arange(self.case.num_reqs, dtype=np.int32), bounds[1:] - bounds[:-1])
-        return Array("req_indices", "int32", data.shape, data)
-
-    @cached_property
-    def block_table(self) -> Array:
-        group = self.group
-        rows, width, stride = len(group.block_table), group.row_width, group.stride
-        data = np.full((rows, stride), _POISON_CELL, dtype=np.int32)
-        if rows and width:
-            data[:, :width] = group.block_table
-        return Array("block_table", "int32", (rows, width), data, None if stride == width else (stride, 1))
-
-    @cached_property
-    def slot_mapping(self) -> Array:
-        return Array(OUTPUT, self.launch.output_dtype, (output_length(self.case, self.launch),), None)
-
-    @property
-    def window(self) -> int:
-        if self.settings.window is not None:
-            return self.settings.window
-        blocks = -(-self.settings.tile // self.group.block_size) + 1
-        return 1 << (blocks - 1).bit_length()
-
-
-def output_length(case: Case, launch: Launch) -> int:
-    return case.max_num_tokens if launch.output_length is None else launch.output_length
-
-
-def _ints(name: str, dtype: str, values: tuple[int, ...]) -> Array:
-    data = np.array(values, dtype=dtype)
-    return Array(name, dtype, data.shape, data)
 
 
 Value = Callable[[Launching], Argument]
@@ -161,18 +85,125 @@ BLOCK_TABLE: Mapping[str, Value] = {
     "positions": lambda c: c.token_positions,
 }
 
-FAMILIES: Mapping[str, Mapping[str, Value]] = {"v1": V1, "dcp": DCP, "block-table": BLOCK_TABLE}
-GRIDS: Mapping[str, Callable[[Launching], tuple[int, ...]]] = {
-    "v1": lambda c: (c.case.num_reqs + 1,),
-    "dcp": lambda c: (),
-    "block-table": lambda c: (),
+# Kernels that take all groups at once, one program a group and request. ``block_sizes`` means the kernel block where
+# the version has no ``kernel_block_sizes``, else the allocated one.
+V2: Mapping[str, Value] = {
+    "num_tokens": lambda c: c.case.num_tokens,
+    "max_num_tokens": lambda c: c.case.max_num_tokens,
+    "idx_mapping": lambda c: c.idx_mapping,
+    "query_start_loc": lambda c: c.query_start_loc,
+    "pos": lambda c: c.positions,
+    "block_table_ptrs": lambda c: c.block_table_addresses,
+    "block_table_strides": lambda c: c.block_table_strides,
+    "block_sizes": lambda c: c.each_group(
+        "block_sizes",
+        "int32",
+        lambda group: group.kv_cache_block_size if "kernel_block_sizes" in c.parameters else group.block_size,
+    ),
+    "kernel_block_sizes": lambda c: c.each_group("kernel_block_sizes", "int32", lambda group: group.block_size),
+    "slot_mappings_ptr": lambda c: c.slot_mappings,
+    "slot_mappings_stride": lambda c: c.output_length,
+    "cp_rank": lambda c: c.case.cp.rank,
+    "CP_SIZE": lambda c: c.case.cp.size,
+    "CP_INTERLEAVE": lambda c: c.case.cp.interleave,
+    "PAD_ID": lambda c: c.case.pad_id,
+    "TRITON_BLOCK_SIZE": _TILE,
+    "BLOCK_TABLE_WINDOW_SIZE": _WINDOW,
+    "TOTAL_BLOCK_SIZE": lambda c: PRODUCTION_ROW,
+    "slot_mapping_enabled": lambda c: (
+        None if _all_enabled(c) else c.each_group("slot_mapping_enabled", "bool", lambda group: group.enabled)
+    ),
+    "HAS_SLOT_MAPPING_ENABLED": lambda c: not _all_enabled(c),
+    "dcp_sharded": lambda c: (
+        None if _all_sharded(c) else c.each_group("dcp_sharded", "bool", lambda group: group.sharded)
+    ),
+    "group_cp_sizes": lambda c: c.each_group(
+        "group_cp_sizes", "int32", lambda group: c.case.cp.size if group.sharded else 1
+    ),
+}
+
+# Kernels and host functions that take the addresses of all tables and outputs, without context parallelism. The
+# adaptive kernel's small tile is a quarter of the large one here, so that short and long requests both occur.
+FUSED: Mapping[str, Value] = {
+    "group_count": lambda c: len(c.case.groups),
+    "num_reqs": lambda c: c.case.num_reqs,
+    "num_tokens": lambda c: c.case.num_tokens,
+    "max_num_tokens": lambda c: c.case.max_num_tokens,
+    "query_start_loc_ptr": lambda c: c.query_start_loc,
+    "positions_ptr": lambda c: c.positions,
+    "block_table_addrs_ptr": lambda c: c.block_table_addresses,
+    "slot_mapping_addrs_ptr": lambda c: c.slot_mapping_addresses,
+    "block_table_strides_ptr": lambda c: c.block_table_strides,
+    "block_sizes_ptr": lambda c: c.each_group("block_sizes", "int32", lambda group: group.block_size),
+    "min_block_size": lambda c: c.min_block_size,
+    "pad_id": lambda c: c.case.pad_id,
+    "is_circular_ptr": lambda c: (
+        c.each_group("is_circular", "int32", lambda group: group.kind == "circular")
+        if any(group.kind == "circular" for group in c.case.groups)
+        else None
+    ),
+    "validate": lambda c: False,
+    "PAD_ID": lambda c: c.case.pad_id,
+    "TILE_BLOCK_SIZE": _TILE,
+    "BLOCK_TABLE_WINDOW_SIZE": _WINDOW,
+    "SMALL_TILE_BLOCK_SIZE": lambda c: max(c.settings.tile // 4, 16),
+    "SMALL_BLOCK_TABLE_WINDOW_SIZE": lambda c: max(c.window // 4, 1),
+}
+
+# Host functions that take slots back. The outputs already hold what slot mapping wrote.
+REPLAY: Mapping[str, Value] = {
+    "num_reqs": lambda c: c.case.num_reqs,
+    "query_start_loc": lambda c: c.query_start_loc,
+    "positions": lambda c: c.positions,
+    "replay_start": lambda c: of_values("replay_start", "int32", c.case.replay.starts if c.case.replay else ()),
+    "slot_mapping_addrs": lambda c: c.replayed_slot_mapping_addresses,
+    "cacheable_groups": lambda c: of_values(
+        "cacheable_groups", "int32", c.case.replay.cacheable_groups if c.case.replay else ()
+    ),
+    "window": lambda c: c.case.replay.window if c.case.replay else 0,
+    "pad_id": lambda c: c.case.pad_id,
+    "validate": lambda c: False,
+}
+
+
+def _programs(launching: Launching) -> int:
+    """How many programs share a request: up to four, as there are tiles."""
+    return max(1, min(4, -(-launching.case.num_tokens // launching.settings.tile)))
+
+
+def _all_enabled(launching: Launching) -> bool:
+    return all(group.enabled for group in launching.case.groups)
+
+
+def _all_sharded(launching: Launching) -> bool:
+    return all(group.sharded for group in launching.case.groups)
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Entry points that are called alike: what their parameters mean, and the grid of a kernel (a host function has
+    none).
+    """
+
+    values: Mapping[str, Value]
+    grid: Callable[[Launching], tuple[int, ...]] = lambda c: ()
+
+
+FAMILIES: Mapping[str, Family] = {
+    "v1": Family(V1, lambda c: (c.case.num_reqs + 1,)),
+    "v2": Family(V2, lambda c: (len(c.case.groups), c.case.num_reqs + 1)),
+    "fused": Family(FUSED),
+    "parallel": Family(FUSED, lambda c: (len(c.case.groups), c.case.num_reqs + 1, _programs(c))),
+    "replay": Family(REPLAY),
+    "dcp": Family(DCP),
+    "block-table": Family(BLOCK_TABLE),
 }
 
 
 def check(entry: EntryPoint) -> None:
     """Raise BindingError unless every parameter of ``entry`` is known: a run says so before it compiles anything."""
     for parameter in entry.parameters:
-        if parameter not in FAMILIES[entry.family]:
+        if parameter not in FAMILIES[entry.family].values:
             raise BindingError(
                 f"{entry.function} has a parameter {parameter!r} that the suite does not know"
                 f" ({entry.file}:{entry.line}): add it to the table of family {entry.family!r} in {_HERE}"
@@ -185,16 +216,16 @@ def bind(entry: EntryPoint, case: Case, launch: Launch, settings: Settings) -> t
     Raises BindingError naming function, parameter, file and line.
     """
     check(entry)
-    table = FAMILIES[entry.family]
-    launching = Launching(case, launch, settings)
-    arguments = {parameter: table[parameter](launching) for parameter in entry.parameters}
+    family = FAMILIES[entry.family]
+    launching = Launching(case, launch, settings, entry.parameters)
+    arguments = {parameter: family.values[parameter](launching) for parameter in entry.parameters}
     constants = {name: bound for name in entry.constants if isinstance(bound := arguments[name], int)}
-    return Invocation(entry.name, GRIDS[entry.family](launching), arguments), replace(launch, constants=constants)
+    return Invocation(entry.name, family.grid(launching), arguments), replace(launch, constants=constants)
 
 
 def settings_of(entry: EntryPoint, launch: Launch) -> Settings:
     """The settings that a saved launch was bound with; production's where it names none."""
-    table = FAMILIES[entry.family]
+    values = FAMILIES[entry.family].values
     chosen = {_TILE: "tile", _WINDOW: "window"}
-    saved = {chosen[table[name]]: value for name, value in launch.constants.items() if table.get(name) in chosen}
+    saved = {chosen[values[name]]: value for name, value in launch.constants.items() if values.get(name) in chosen}
     return Settings(**saved)

@@ -85,30 +85,37 @@ class GroupTables:
     def __len__(self) -> int:
         return len(self.block_tables)
 
+    @property
+    def rows(self) -> int:
+        """Rows that every table has."""
+        return min(table.shape[0] for table in self.block_tables)
+
     def _array(self, values: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         return torch.tensor(values, dtype=dtype, device=self.device)
 
 
 def check_launch(
     groups: GroupTables,
-    idx_mapping: torch.Tensor,
+    idx_mapping: torch.Tensor | None,
     query_start_loc: torch.Tensor,
     positions: torch.Tensor,
     slot_mappings: torch.Tensor,
     max_num_tokens: int | None,
     pad_id: int,
 ) -> int:
-    """Refuse what can be refused without waiting for the device. Returns ``max_num_tokens``, by default the width of
-    the output.
+    """Refuse what can be refused without waiting for the device. Without ``idx_mapping`` request r uses row r. Returns
+    ``max_num_tokens``, by default the width of the output.
     """
-    check_vector("idx_mapping", idx_mapping, (torch.int32,), groups.device)
     check_vector("query_start_loc", query_start_loc, (torch.int32,), groups.device)
     check_vector("positions", positions, (torch.int64,), groups.device)
-    num_reqs, offsets = idx_mapping.numel(), query_start_loc.numel()
+    if idx_mapping is not None:
+        check_vector("idx_mapping", idx_mapping, (torch.int32,), groups.device)
+    offsets = query_start_loc.numel()
+    num_reqs = max(offsets - 1, 0) if idx_mapping is None else idx_mapping.numel()
     if offsets != num_reqs + 1:
-        refuse(
-            "query_start_loc", f"holds {offsets} offsets, the {num_reqs} requests of idx_mapping need {num_reqs + 1}"
-        )
+        refuse("query_start_loc", f"holds {offsets} offsets, {num_reqs} requests need {num_reqs + 1}")
+    if idx_mapping is None and num_reqs > groups.rows:
+        refuse("row-exists", f"{num_reqs} requests need as many rows, a block table has {groups.rows}")
     _check_outputs(slot_mappings, len(groups), groups.device)
     check_pad_id(pad_id, slot_mappings.dtype)
     length = slot_mappings.shape[1]
@@ -119,7 +126,7 @@ def check_launch(
 
 def check_batch(
     groups: GroupTables,
-    idx_mapping: torch.Tensor,
+    idx_mapping: torch.Tensor | None,
     query_start_loc: torch.Tensor,
     positions: torch.Tensor,
     slot_mappings: torch.Tensor,
@@ -129,18 +136,19 @@ def check_batch(
     bounds = query_start_loc.tolist()
     num_tokens = bounds[-1]
     check_capacity(num_tokens, max_num_tokens, positions.numel(), slot_mappings.shape[1])
-    rows = min(table.shape[0] for table in groups.block_tables)
-    for r, row in enumerate(idx_mapping.tolist()):
+    rows = range(len(bounds) - 1) if idx_mapping is None else idx_mapping.tolist()
+    for r, row in enumerate(rows):
         is_empty = bounds[r] == bounds[r + 1]
-        if not (0 <= row < rows or (row == -1 and is_empty)):
-            refuse("row-exists", f"idx_mapping[{r}] is {row}, must be in [0, {rows}), or -1 for a request of no tokens")
+        if not (0 <= row < groups.rows or (row == -1 and is_empty)):
+            limits = f"[0, {groups.rows}), or -1 for a request without tokens"
+            refuse("row-exists", f"idx_mapping[{r}] is {row}, must be in {limits}")
     for group, table in enumerate(groups.block_tables):
         if groups.enabled[group]:
             with _naming(group):
                 check_contents(
                     query_start_loc,
                     positions,
-                    table[idx_mapping.clamp(min=0)],
+                    table[torch.tensor(rows, dtype=torch.int64, device=table.device).clamp(min=0)],
                     slot_mappings.dtype,
                     num_tokens=num_tokens,
                     geometry=groups.geometries[group],

@@ -1,0 +1,157 @@
+"""Slot mapping for GPUs: programs share the output evenly, whatever the lengths of the requests."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.group_tables import GroupTables, check_batch, check_launch
+from kernels.slot_mappings_v2 import place_sharded
+
+TILE_BLOCK_SIZE = 256
+"""Tokens a program handles."""
+
+
+@triton.jit
+def find_request(query_start_loc, num_reqs, token):
+    """For each token the last request that starts at or before it, which is the one that owns it: empty requests before
+    it start there too. ``num_reqs`` for a token that nobody owns.
+
+    Bisection without a branch: the answer is in [request, request + left], so that nothing past
+    ``query_start_loc[num_reqs]`` is read, whatever the offsets hold.
+    """
+    request = tl.zeros_like(token)
+    left = num_reqs
+    while left > 0:
+        half = (left + 1) // 2
+        start = tl.load(query_start_loc + request + half)
+        request = tl.where(start <= token, request + half, request)
+        left -= half
+    return request
+
+
+# What may change with every step is not specialized on: each new kind of batch would compile again.
+@triton.jit(do_not_specialize=["max_num_tokens", "num_reqs", "num_positions"])
+def _compute_slot_mapping_tiled_kernel(
+    max_num_tokens,
+    num_reqs,
+    num_positions,
+    idx_mapping,
+    query_start_loc,
+    pos,
+    block_table_ptrs,
+    block_table_strides,
+    block_sizes,
+    kernel_block_sizes,
+    slot_mappings_ptr,
+    slot_mappings_stride,
+    cp_rank,
+    CP_SIZE: tl.constexpr,
+    CP_INTERLEAVE: tl.constexpr,
+    PAD_ID: tl.constexpr,
+    TILE_BLOCK_SIZE: tl.constexpr,
+    slot_mapping_enabled=None,
+    dcp_sharded=None,
+):
+    """Grid (cdiv(max_num_tokens, TILE_BLOCK_SIZE), num_groups): program (i, g) writes elements [i, i + 1) *
+    TILE_BLOCK_SIZE of row g, slots and padding alike.
+
+    Takes what :func:`kernels.slot_mappings_v2._compute_slot_mappings_kernel` takes, and writes the same.
+    ``idx_mapping`` may be absent (None): request r then uses row r. ``pos`` has ``num_positions`` elements; those of no
+    token are read and mean nothing.
+
+    Every token reads its own cell of the table, which a GPU does fast and Ascend one by one.
+    """
+    slot_type: tl.constexpr = slot_mappings_ptr.dtype.element_ty
+    group = tl.program_id(1)
+    token = tl.program_id(0) * TILE_BLOCK_SIZE + tl.arange(0, TILE_BLOCK_SIZE)
+    # Masked by what there is, not by the number of tokens: that is on the device, and would have to arrive first.
+    loaded = tl.load(pos + token, mask=token < num_positions, other=-1).to(tl.int32)
+    table_ptr = tl.load(block_table_ptrs + group).to(tl.pointer_type(tl.int32))
+    row_stride = tl.load(block_table_strides + group).to(tl.int64)
+    block_size = tl.load(kernel_block_sizes + group)
+    kv_cache_block_size = tl.load(block_sizes + group)
+    request = find_request(query_start_loc, num_reqs, token)
+
+    slots = tl.full((TILE_BLOCK_SIZE,), PAD_ID, slot_type)
+    has_slots = (num_reqs > 0) & (row_stride > 0)
+    if slot_mapping_enabled is not None:
+        has_slots = has_slots & (tl.load(slot_mapping_enabled + group) != 0)
+    if has_slots:
+        is_local = (request < num_reqs) & (loaded >= 0)
+        row = tl.where(request < num_reqs, request, 0)
+        if idx_mapping is not None:
+            row = tl.load(idx_mapping + row)
+            is_local = is_local & (row >= 0)
+        position = tl.maximum(loaded, 0)
+        if CP_SIZE == 1:
+            block_index = position // block_size
+            offset = position - block_index * block_size
+        else:
+            group_cp_size = CP_SIZE
+            group_cp_rank = cp_rank
+            if dcp_sharded is not None:
+                is_sharded = tl.load(dcp_sharded + group) != 0
+                group_cp_size = tl.where(is_sharded, CP_SIZE, 1)
+                group_cp_rank = tl.where(is_sharded, cp_rank, 0)
+            is_mine, block_index, offset = place_sharded(
+                position, block_size, kv_cache_block_size, group_cp_size, group_cp_rank, CP_INTERLEAVE
+            )
+            is_local = is_local & is_mine
+
+        found = is_local & (block_index < row_stride)
+        # Ascend's compiler drops the mask of a scattered load and selects afterwards: the address must be good anyway.
+        cell = tl.where(found, row.to(tl.int64) * row_stride + block_index, 0)
+        block_number = tl.load(table_ptr + cell, mask=found, other=0).to(slot_type)
+        slots = tl.where(found, block_number * block_size + offset, slots)
+
+    slot_mapping_ptr = slot_mappings_ptr + group.to(tl.int64) * slot_mappings_stride
+    tl.store(slot_mapping_ptr + token, slots, mask=token < max_num_tokens)
+
+
+def compute_slot_mapping_tiled(
+    groups: GroupTables,
+    query_start_loc: torch.Tensor,
+    positions: torch.Tensor,
+    slot_mappings: torch.Tensor,
+    *,
+    idx_mapping: torch.Tensor | None = None,
+    max_num_tokens: int | None = None,
+    pad_id: int = -1,
+    validate: bool = False,
+) -> None:
+    """What :func:`kernels.slot_mappings_v2.compute_slot_mappings` does, on the same arguments and with the same
+    refusals, in programs that share the output evenly.
+
+    ``idx_mapping`` may be left out: request r then uses row r of every table, which must exist (``row-exists``).
+    """
+    max_num_tokens = check_launch(
+        groups, idx_mapping, query_start_loc, positions, slot_mappings, max_num_tokens, pad_id
+    )
+    if validate:
+        check_batch(groups, idx_mapping, query_start_loc, positions, slot_mappings, max_num_tokens)
+    if max_num_tokens == 0:
+        return
+
+    _compute_slot_mapping_tiled_kernel[(triton.cdiv(max_num_tokens, TILE_BLOCK_SIZE), len(groups))](
+        max_num_tokens,
+        query_start_loc.numel() - 1,
+        positions.numel(),
+        idx_mapping,
+        query_start_loc,
+        positions,
+        groups.addresses,
+        groups.strides,
+        groups.kv_cache_block_sizes,
+        groups.block_sizes,
+        slot_mappings,
+        slot_mappings.stride(0),
+        groups.cp_rank,
+        CP_SIZE=groups.cp_size,
+        CP_INTERLEAVE=groups.cp_interleave,
+        PAD_ID=pad_id,
+        TILE_BLOCK_SIZE=TILE_BLOCK_SIZE,
+        slot_mapping_enabled=groups.is_enabled,
+        dcp_sharded=groups.is_sharded,
+    )

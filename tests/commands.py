@@ -1,7 +1,14 @@
-"""The suite as somebody types it: pytest in a process of its own, its exit status and what it printed."""
+"""The suite as somebody types it: pytest in a process of its own, its exit status and what it printed.
+
+As a program it runs several command lines, JSON lists of arguments on its input, one after the other in one process:
+for those that are refused before anything runs. They need no process each, and importing takes longer than refusing.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
 import os
 import subprocess
 import sys
@@ -40,14 +47,14 @@ class Done:
         return {line for line in self.lines if "::" in line}
 
 
-def run(*command: str | Path, variables: Mapping[str, str] | None = None) -> Done:
-    """``command`` in the project's root, as if nobody had set options for pytest in the environment."""
+def run(*command: str | Path, variables: Mapping[str, str] | None = None, text: str = "") -> Done:
+    """``command`` in the project's root with ``text`` as its input, whatever the environment says to pytest."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     done = subprocess.run(
         [*map(str, command)],
         cwd=ROOT,
         env={**environment, "NO_COLOR": "1", **(variables or {})},
-        stdin=subprocess.DEVNULL,
+        input=text,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -67,6 +74,30 @@ def together(commands: Iterable[Sequence[str | Path]]) -> list[Done]:
         return list(pool.map(lambda arguments: pytest_(*arguments), commands))
 
 
+def refusals(commands: Sequence[Sequence[str | Path]]) -> list[Done]:
+    """``pytest_`` for arguments that are expected to be refused, all in one process."""
+    text = json.dumps([list(map(str, arguments)) for arguments in commands])
+    done = run(sys.executable, "-m", "tests.commands", text=text)
+    assert done.status == 0, done.tail
+    return [Done(**item) for item in json.loads(done.lines[-1])]
+
+
+def _one_after_the_other() -> None:
+    import pytest
+
+    answers = []
+    for arguments in json.load(sys.stdin):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            status = int(pytest.main(arguments))
+        answers.append({"status": status, "output": printed.getvalue()})
+    print(json.dumps(answers))
+
+
 def own_entry_points() -> list[EntryPoint]:
     """What subject ``kernels`` has. Imported here and now: for what they say of themselves, not for launching them."""
     return [entry.description for entry in load("kernels", None, lanes.automatic())]
+
+
+if __name__ == "__main__":
+    _one_after_the_other()

@@ -17,7 +17,7 @@ from reference.case import Case, Launch
 from strategies.specializations import V1_AXES, Axes, Pool, Specialization, pool
 
 # Families with compile-time parameters; the others are drawn freely.
-AXES: dict[str, Axes] = {"v1": V1_AXES}
+AXES: dict[str, Axes] = {"v1": V1_AXES, "v2": V1_AXES, "parallel": V1_AXES, "fused": V1_AXES}
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,6 @@ it.
 
 from __future__ import annotations
 
-import os
-import random
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -13,16 +11,15 @@ from typing import Any
 
 import pytest
 from _pytest.mark import ParameterSet
-from hypothesis import HealthCheck, Phase, core, settings
-from hypothesis.errors import InvalidArgument
+from hypothesis import settings
 
-from conformance import lanes, recording, saved, subjects
-from conformance.engine import Engine, Options
+from conformance import options, recording, saved
+from conformance.engine import Engine
 from conformance.execution.session import SubjectError
 from conformance.explained import signature
 from conformance.subjects import binding
 from conformance.subjects.binding import BindingError
-from conformance.subjects.entry import EntryPoint
+from conformance.subjects.entry import TESTABLE, EntryPoint
 from conformance.under_test import UnderTest
 from conformance.verdicts import ConformanceFailure, failures_in
 from reference.case import CaseError
@@ -33,148 +30,38 @@ _ENGINE = pytest.StashKey[Engine]()
 _PAIRS = pytest.StashKey[list[tuple[EntryPoint, saved.SavedCase]]]()
 _RECORDER = pytest.StashKey[recording.Recorder]()
 
-DEFAULT_PROFILE = "gate"
 _MOST_FAILURES = 8  # different ones that a test goes on after
-_LONGEST_TIMEOUT = 86_400.0  # seconds; far below what poll() can wait for
-# No database: under another pool of specializations the same entry is another case. A failure travels as a JSON file.
-_COMMON = settings(
-    database=None,
-    deadline=None,
-    print_blob=False,
-    report_multiple_bugs=True,
-    phases=[Phase.explicit, Phase.generate, Phase.target, Phase.shrink],
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-_PROFILES = {"quick": 100, DEFAULT_PROFILE: 1500, "deep": 20_000}
-for _name, _examples in _PROFILES.items():
-    settings.register_profile(_name, _COMMON, max_examples=_examples)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("conformance", "slot-mapping conformance")
-    group.addoption(
-        "--subject", action="append", metavar="NAME", help=f"{', '.join(subjects.NAMES)}; repeatable (default: kernels)"
-    )
-    group.addoption(
-        "--source",
-        action="append",
-        default=[],
-        metavar="[NAME=]PATH",
-        help="read that subject from a source checkout or an unpacked wheel instead of the installed package",
-    )
-    group.addoption("--lane", default="auto", metavar="NAME", help=f"auto (default), {', '.join(lanes.names())}")
-    group.addoption("--max-examples", type=int, metavar="N", help="examples a test, instead of the profile's")
-    group.addoption(
-        "--compile-budget", type=int, default=64, metavar="N", help="specializations a kernel and run (default 64)"
-    )
-    group.addoption(
-        "--case-timeout",
-        type=float,
-        default=10.0,
-        metavar="S",
-        help="seconds after which a launch counts as hung (default 10)",
-    )
-    group.addoption(
-        "--replay", action="append", default=[], metavar="FILE", help="run saved cases instead of drawing; repeatable"
-    )
-    group.addoption(
-        "--report-dir", default="reports/output", metavar="DIR", help="where reports go (default reports/output)"
-    )
+    options.add(parser)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Refuse wrong options before any plugin meets them: Hypothesis's own raises for a profile that does not exist."""
-    _check_options(config)
+    options.check(config)
 
 
 @pytest.hookimpl(trylast=True)  # after Hypothesis's own, which loads the profile that its option names
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "entry_points(*names): the entry points that a conformance test is about")
     if config.option.hypothesis_profile is None:
-        settings.load_profile(DEFAULT_PROFILE)
+        settings.load_profile(options.DEFAULT_PROFILE)
     if config.option.max_examples is not None:
         settings.register_profile("command line", settings(), max_examples=config.option.max_examples)
         settings.load_profile("command line")
-    config.stash[_RECORDER] = recording.Recorder(Path(config.option.report_dir), _seed(config))
-
-
-def _check_options(config: pytest.Config) -> None:
-    option = config.option
-    limits = {
-        "--max-examples": option.max_examples,
-        "--compile-budget": option.compile_budget,
-        "--case-timeout": option.case_timeout,
-    }
-    for name, value in limits.items():
-        if value is not None and not value > 0:  # so that nan is refused too
-            raise pytest.UsageError(f"{name}: {value} is not above 0")
-    if option.case_timeout > _LONGEST_TIMEOUT:
-        raise pytest.UsageError(f"--case-timeout: {option.case_timeout} is above {_LONGEST_TIMEOUT:g} seconds, a day")
-    try:
-        settings.get_profile(option.hypothesis_profile or DEFAULT_PROFILE)
-    except InvalidArgument:
-        raise pytest.UsageError(
-            f"--hypothesis-profile: unknown profile {option.hypothesis_profile!r}, choose among {', '.join(_PROFILES)}"
-        ) from None
-    chosen = option.subject or ["kernels"]
-    for name in chosen:
-        if name not in subjects.NAMES:
-            raise pytest.UsageError(f"--subject: unknown subject {name!r}, choose among {', '.join(subjects.NAMES)}")
-    for name in _sources(config):
-        if name not in chosen:
-            raise pytest.UsageError(f"--source: {name!r} is not a subject of this run ({', '.join(chosen)})")
-
-
-def _seed(config: pytest.Config) -> int:
-    """The seed of this run: the one asked for, else a fresh one, so that every report can name it."""
-    given: int | None = core.global_force_seed
-    seed = random.SystemRandom().randrange(2**32) if given is None else int(given)
-    setattr(core, "global_force_seed", seed)  # noqa: B010  (declared as None; Hypothesis's own plugin sets it too)
-    return seed
-
-
-def _sources(config: pytest.Config) -> dict[str, str]:
-    """``--source [NAME=]PATH``; a bare path belongs to the only subject of the run."""
-    chosen = config.option.subject or ["kernels"]
-    found = {}
-    for item in config.option.source:
-        name, equals, path = item.partition("=")
-        if not equals or name not in subjects.NAMES:
-            if len(chosen) > 1:
-                raise pytest.UsageError(f"--source {item}: with several subjects write --source NAME=PATH")
-            name, path = chosen[0], item
-        if not Path(path).exists():
-            raise pytest.UsageError(f"--source: {path} does not exist")
-        found[name] = os.path.abspath(path)
-    return found
+    config.stash[_RECORDER] = recording.Recorder(Path(config.option.report_dir), options.seed(config))
 
 
 def _start(config: pytest.Config) -> Engine:
     """The run's engine, its subjects loaded. Raises UsageError, one line, when that cannot be."""
-    option = config.option
-    try:
-        lane = lanes.automatic() if option.lane == "auto" else lanes.by_name(option.lane)
-    except lanes.LaneUnavailable as error:
-        raise pytest.UsageError(f"--lane: {error}") from error
-    reason = lane.unavailable()
-    if reason is not None:
-        raise pytest.UsageError(f"--lane {lane.name}: {reason}")
-    engine = Engine(
-        lane,
-        Options(
-            subjects=tuple(dict.fromkeys(option.subject or ["kernels"])),
-            sources=_sources(config),
-            compile_budget=option.compile_budget,
-            case_timeout=option.case_timeout,
-            cache=_FOLDER.parent / ".cache",
-            compile_workers=len(os.sched_getaffinity(0)),
-        ),
-    )
+    engine = Engine(options.lane(config), options.of_run(config))
     config.add_cleanup(engine.close)
     try:
         for entry in engine.entries():
-            binding.check(entry)
+            if entry.status == TESTABLE:
+                binding.check(entry)
     except (SubjectError, BindingError) as error:
         raise pytest.UsageError(str(error)) from error
     return engine
@@ -213,16 +100,21 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     marker = metafunc.definition.get_closest_marker("entry_points")
     names = marker.args if marker else ()
-    concerned = [UnderTest(engine, entry) for entry in engine.entries() if entry.name in names]
+    concerned = [entry for entry in engine.entries() if entry.name in names]
     if concerned:
-        metafunc.parametrize("entry_point", concerned, ids=repr)
+        metafunc.parametrize("entry_point", [_parameter(engine, entry) for entry in concerned])
         return
     reason = f"{', '.join(engine.options.subjects)}: no entry point {' or '.join(names)}"
     metafunc.parametrize("entry_point", [pytest.param(None, marks=pytest.mark.skip(reason=reason), id="none")])
 
 
+def _parameter(engine: Engine, entry: EntryPoint) -> ParameterSet:
+    marks = [] if entry.status == TESTABLE else [pytest.mark.skip(reason=f"{entry.id}: {entry.status}")]
+    return pytest.param(UnderTest(engine, entry), marks=marks, id=entry.id)
+
+
 def _saved_case(engine: Engine, entry: EntryPoint, case: saved.SavedCase) -> ParameterSet:
-    reason = case.why_not(entry)
+    reason = case.why_not(entry) if entry.status == TESTABLE else f"{entry.id}: {entry.status}"
     marks = [pytest.mark.skip(reason=reason)] if reason is not None else []
     return pytest.param(UnderTest(engine, entry), case, marks=marks, id=f"{case.file.stem}-{entry.id}")
 
@@ -233,7 +125,8 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     if session.config.option.collectonly or _ENGINE not in session.config.stash or session.config.option.replay:
         return
     engine = session.config.stash[_ENGINE]
-    wanted = {target.entry.id: target.entry for target in map(_target, session.items) if target is not None}
+    targets = [target for target in map(_target, session.items) if target is not None]
+    wanted = {target.entry.id: target.entry for target in targets if target.entry.status == TESTABLE}
     for entry in wanted.values():
         pool = engine.pool(entry)
         if pool is None:
@@ -315,7 +208,30 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     raise ExceptionGroup(f"{len(found)} failures", smallest) if len(found) > 1 else smallest[0]
 
 
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+    """Whose code is tested, where it stands, and why some of it is not. This project's own needs no introduction."""
+    entries = config.stash[_ENGINE].entries() if _ENGINE in config.stash else []
+    return [entry.describe() for entry in entries if entry.subject != "kernels" or entry.status != TESTABLE]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """A run without a case of a required entry point fails, whatever else it did."""
+    config = session.config
+    green = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+    if green and _ENGINE in config.stash and not config.option.collectonly and _missing(config):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _missing(config: pytest.Config) -> list[str]:
+    """Entry points of ``--require`` that have run no case."""
+    ran = config.stash[_ENGINE].tallies
+    return [name for name in options.required(config) if not any(name in (key, key.partition(".")[2]) for key in ran)]
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if _ENGINE in config.stash and not config.option.collectonly:
         for line in config.stash[_RECORDER].finish(config.stash[_ENGINE]):
             terminalreporter.write_line(line)
+        for name in _missing(config):
+            terminalreporter.write_line(f"--require {name}: ran no case, so this run fails", red=True)

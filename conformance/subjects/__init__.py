@@ -5,7 +5,7 @@ from __future__ import annotations
 from conformance.lanes.base import Lane
 from conformance.subjects.entry import LoadedEntry
 
-NAMES = ("kernels", "vllm-ascend")
+NAMES = ("kernels", "vllm-ascend", "vllm")
 
 
 class UnknownSubject(ValueError):
@@ -18,8 +18,8 @@ def load(subject: str, source: str | None, lane: Lane) -> list[LoadedEntry]:
         from conformance.subjects import own
 
         return own.load(source)
-    if subject == "vllm-ascend":
-        from conformance.subjects import vllm_ascend
+    if subject in NAMES:
+        from conformance.subjects import published
 
-        return vllm_ascend.load(source)
+        return published.load(subject, source)
     raise UnknownSubject(f"unknown subject {subject!r}: choose one of {', '.join(NAMES)}")

@@ -28,7 +28,7 @@ Value = Callable[[Launching], Argument]
 _TILE: Value = lambda c: c.settings.tile  # noqa: E731
 _WINDOW: Value = lambda c: c.window  # noqa: E731
 
-# Kernels that take one group, one program a request and one for the padding.
+# Kernels that take one group, one program a request and one for the padding. Upstream calls the tile BLOCK_SIZE.
 V1: Mapping[str, Value] = {
     "num_tokens": lambda c: c.case.num_tokens,
     "max_num_tokens": lambda c: c.case.max_num_tokens,
@@ -45,6 +45,7 @@ V1: Mapping[str, Value] = {
     "CP_KV_CACHE_INTERLEAVE_SIZE": lambda c: c.case.cp.interleave,
     "PAD_ID": lambda c: c.case.pad_id,
     "TILE_BLOCK_SIZE": _TILE,
+    "BLOCK_SIZE": _TILE,
     "BLOCK_TABLE_WINDOW_SIZE": _WINDOW,
     "IS_CIRCULAR": lambda c: c.group.kind == "circular",
 }
@@ -197,6 +198,7 @@ FAMILIES: Mapping[str, Family] = {
     "replay": Family(REPLAY),
     "dcp": Family(DCP),
     "block-table": Family(BLOCK_TABLE),
+    "draft": Family(BLOCK_TABLE),
 }
 
 

@@ -40,6 +40,11 @@ class EntryPoint:
     def id(self) -> str:
         return f"{self.subject}.{self.name}"
 
+    def describe(self) -> str:
+        """One line: who, where, and whether it can be tested."""
+        where = f"{self.file}:{self.line} {self.function}" if self.file else self.function
+        return f"{self.id} {self.version}: {self.status} ({where})"
+
     @property
     def writes_tail(self) -> bool:
         """Whether [num_tokens, max_num_tokens) becomes PAD; the torch and NumPy paths leave it as it was."""

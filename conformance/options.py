@@ -1,0 +1,153 @@
+"""The options of the suite: what they are, what is refused, and what they come to."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, core, settings
+from hypothesis.errors import InvalidArgument
+
+from conformance import lanes, subjects
+from conformance.engine import Options
+
+_ROOT = Path(__file__).parents[1]
+DEFAULT_PROFILE = "gate"
+_LONGEST_TIMEOUT = 86_400.0  # seconds; far below what poll() can wait for
+# No database: under another pool of specializations the same entry is another case. A failure travels as a JSON file.
+_COMMON = settings(
+    database=None,
+    deadline=None,
+    print_blob=False,
+    report_multiple_bugs=True,
+    phases=[Phase.explicit, Phase.generate, Phase.target, Phase.shrink],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+_PROFILES = {"quick": 100, DEFAULT_PROFILE: 1500, "deep": 20_000}
+for _name, _examples in _PROFILES.items():
+    settings.register_profile(_name, _COMMON, max_examples=_examples)
+
+
+def add(parser: pytest.Parser) -> None:
+    """Declare every option of the suite."""
+    group = parser.getgroup("conformance", "slot-mapping conformance")
+    group.addoption(
+        "--subject", action="append", metavar="NAME", help=f"{', '.join(subjects.NAMES)}; repeatable (default: kernels)"
+    )
+    group.addoption(
+        "--source",
+        action="append",
+        default=[],
+        metavar="[NAME=]PATH",
+        help="read that subject from a source checkout or an unpacked wheel instead of the installed package",
+    )
+    group.addoption(
+        "--require",
+        action="append",
+        default=[],
+        metavar="LIST",
+        help="entry points (v2, vllm-ascend.v2, ...), separated by commas, that must have run cases, or the run fails",
+    )
+    group.addoption("--lane", default="auto", metavar="NAME", help=f"auto (default), {', '.join(lanes.names())}")
+    group.addoption("--max-examples", type=int, metavar="N", help="examples a test, instead of the profile's")
+    group.addoption(
+        "--compile-budget", type=int, default=64, metavar="N", help="specializations a kernel and run (default 64)"
+    )
+    group.addoption(
+        "--case-timeout",
+        type=float,
+        default=10.0,
+        metavar="S",
+        help="seconds after which a launch counts as hung (default 10)",
+    )
+    group.addoption(
+        "--replay", action="append", default=[], metavar="FILE", help="run saved cases instead of drawing; repeatable"
+    )
+    group.addoption(
+        "--report-dir", default="reports/output", metavar="DIR", help="where reports go (default reports/output)"
+    )
+
+
+def check(config: pytest.Config) -> None:
+    """Raise UsageError, one line, for an option that cannot be meant."""
+    option = config.option
+    limits = {
+        "--max-examples": option.max_examples,
+        "--compile-budget": option.compile_budget,
+        "--case-timeout": option.case_timeout,
+    }
+    for name, value in limits.items():
+        if value is not None and not value > 0:  # so that nan is refused too
+            raise pytest.UsageError(f"{name}: {value} is not above 0")
+    if option.case_timeout > _LONGEST_TIMEOUT:
+        raise pytest.UsageError(f"--case-timeout: {option.case_timeout} is above {_LONGEST_TIMEOUT:g} seconds, a day")
+    try:
+        settings.get_profile(option.hypothesis_profile or DEFAULT_PROFILE)
+    except InvalidArgument:
+        raise pytest.UsageError(
+            f"--hypothesis-profile: unknown profile {option.hypothesis_profile!r}, choose among {', '.join(_PROFILES)}"
+        ) from None
+    chosen = option.subject or ["kernels"]
+    for name in chosen:
+        if name not in subjects.NAMES:
+            raise pytest.UsageError(f"--subject: unknown subject {name!r}, choose among {', '.join(subjects.NAMES)}")
+    for name in sources(config):
+        if name not in chosen:
+            raise pytest.UsageError(f"--source: {name!r} is not a subject of this run ({', '.join(chosen)})")
+
+
+def seed(config: pytest.Config) -> int:
+    """The seed of this run: the one asked for, else a fresh one, so that every report can name it."""
+    given: int | None = core.global_force_seed
+    number = random.SystemRandom().randrange(2**32) if given is None else int(given)
+    setattr(core, "global_force_seed", number)  # noqa: B010  (declared as None; Hypothesis's own plugin sets it too)
+    return number
+
+
+def sources(config: pytest.Config) -> dict[str, str]:
+    """``--source [NAME=]PATH``; a bare path belongs to the only subject of the run."""
+    chosen = config.option.subject or ["kernels"]
+    found = {}
+    for item in config.option.source:
+        name, equals, path = item.partition("=")
+        if not equals or name not in subjects.NAMES:
+            if len(chosen) > 1:
+                raise pytest.UsageError(f"--source {item}: with several subjects write --source NAME=PATH")
+            name, path = chosen[0], item
+        if not Path(path).exists():
+            raise pytest.UsageError(f"--source: {path} does not exist")
+        found[name] = os.path.abspath(path)
+    return found
+
+
+def required(config: pytest.Config) -> list[str]:
+    """The entry points that ``--require`` lists."""
+    return [name.strip() for item in config.option.require for name in item.split(",") if name.strip()]
+
+
+def lane(config: pytest.Config) -> lanes.Lane:
+    """The lane of the run, which can run here. Raises UsageError when none can."""
+    name = config.option.lane
+    try:
+        chosen = lanes.automatic() if name == "auto" else lanes.by_name(name)
+    except lanes.LaneUnavailable as error:
+        raise pytest.UsageError(f"--lane: {error}") from error
+    reason = chosen.unavailable()
+    if reason is not None:
+        raise pytest.UsageError(f"--lane {chosen.name}: {reason}")
+    return chosen
+
+
+def of_run(config: pytest.Config) -> Options:
+    """What the engine has to know of the command line."""
+    option = config.option
+    return Options(
+        subjects=tuple(dict.fromkeys(option.subject or ["kernels"])),
+        sources=sources(config),
+        compile_budget=option.compile_budget,
+        case_timeout=option.case_timeout,
+        cache=_ROOT / ".cache",
+        compile_workers=len(os.sched_getaffinity(0)),
+    )

@@ -1,0 +1,58 @@
+"""``python -m conformance.subjects --source PATH``: which entry points a checkout, a wheel or an installed package
+has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from conformance import lanes
+from conformance.execution.session import Session, SubjectError
+from conformance.subjects import NAMES
+from conformance.subjects.entry import EntryPoint
+
+
+def _row(entry: EntryPoint) -> tuple[str, ...]:
+    where = f"{Path(entry.file).name}:{entry.line}" if entry.file else "-"
+    return entry.name, entry.status, where, entry.function, ", ".join(entry.parameters) or "-"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m conformance.subjects", description=__doc__)
+    parser.add_argument("--subject", choices=NAMES, help="default: the package that PATH holds, else vllm-ascend")
+    parser.add_argument("--source", type=Path, help="a checkout or an unpacked wheel instead of the installed package")
+    options = parser.parse_args(arguments)
+    subject = options.subject or _guess(options.source)
+    source = None if options.source is None else str(options.source)
+    try:
+        with (
+            tempfile.TemporaryDirectory() as cache,
+            Session(lanes.automatic(), subject, source, cache=Path(cache)) as found,
+        ):
+            entries = list(found.entries.values())
+    except (SubjectError, lanes.LaneUnavailable) as error:
+        print(error, file=sys.stderr)
+        return 2
+    rows = [("entry point", "status", "where", "function", "parameters"), *map(_row, entries)]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    print(f"{subject} {entries[0].version if entries else ''}")
+    for row in rows:
+        print("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]]).rstrip())
+    return 0
+
+
+def _guess(source: Path | None) -> str:
+    """The subject whose package is in a folder."""
+    for subject in NAMES:
+        name = subject.replace("-", "_")
+        if source is not None and ((source / name).is_dir() or source.name == name):
+            return subject
+    return "vllm-ascend"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

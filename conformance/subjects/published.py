@@ -1,0 +1,182 @@
+"""Subjects ``vllm-ascend`` and ``vllm``: entry points found wherever a version keeps them, in a checkout, a wheel or
+an installed package.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from conformance.subjects import promises
+from conformance.subjects.block_table_class import Method
+from conformance.subjects.entry import TESTABLE, EntryPoint, LoadedEntry, parameters
+from conformance.subjects.loading import PartialPackage
+from conformance.subjects.sources import find_package, version_of
+from conformance.subjects.stand_ins import known
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an entry point has been seen: ``files``, newest first, relative to the package; ``names``, newest first.
+
+    ``kind``: "kernel" a ``@triton.jit`` function, "host" a function that launches one, "method" one of the file's class
+    BlockTable.
+    """
+
+    entry: str
+    family: str
+    kind: str
+    files: tuple[str, ...]
+    names: tuple[str, ...]
+
+
+_V1_FILE = "ops/triton/compute_slot_mapping.py"
+_V2_FILES = ("ops/triton/v2/block_table/compute_slot_mappings.py", "worker/v2/block_table.py")
+_CLASS_FILE = "worker/block_table.py"
+
+PLACES: Mapping[str, tuple[Place, ...]] = {
+    "vllm-ascend": (
+        Place("v1", "v1", "kernel", (_V1_FILE,), ("_compute_slot_mapping_kernel",)),
+        Place("v2", "v2", "kernel", _V2_FILES, ("_compute_slot_mappings_kernel",)),
+        Place("fused", "fused", "host", (_V1_FILE,), ("compute_slot_mapping_fused_groups",)),
+        Place("replay", "replay", "host", (_V1_FILE,), ("pad_replayed_slot_mapping",)),
+        Place(
+            "dcp",
+            "block-table",
+            "method",
+            (_CLASS_FILE,),
+            # Until August 2026 prefill parallelism was in the name; before 0.20 one method served every W.
+            ("_compute_dcp_slot_mapping", "_compute_pcp_dcp_slot_mapping", "compute_slot_mapping"),
+        ),
+        Place("draft", "draft", "method", (_CLASS_FILE,), ("compute_slot_mapping_draft", "compute_slot_mapping")),
+    ),
+    "vllm": (
+        Place("v1", "v1", "kernel", ("v1/worker/block_table.py",), ("_compute_slot_mapping_kernel",)),
+        Place("v2", "v2", "kernel", ("v1/worker/gpu/block_table.py",), ("_compute_slot_mappings_kernel",)),
+    ),
+}
+
+# Methods that are given NumPy arrays; the others get torch tensors.
+_TAKE_NUMPY = frozenset({"compute_slot_mapping", "compute_slot_mapping_draft"})
+_ABSENT = ("vllm", "vllm_ascend", "torch_npu")
+
+
+def load(subject: str, source: str | None) -> list[LoadedEntry]:
+    """Every entry point that has a place in this version, and the others with the reason why they have none.
+
+    Raises FileNotFoundError when the package is not there, or holds none of the files.
+    """
+    folder = find_package(subject.replace("-", "_"), source)
+    # vLLM's other files start an engine's worth of imports; those of vllm-ascend import vLLM, which is a stand-in.
+    package = PartialPackage(folder, _ABSENT, known(), neighbours=subject == "vllm-ascend")
+    version = version_of(folder)
+    modules: dict[Path, ModuleType | str] = {}
+    return [_entry(subject, version, place, folder, package, modules) for place in PLACES[subject]]
+
+
+def _entry(
+    subject: str,
+    version: str,
+    place: Place,
+    folder: Path,
+    package: PartialPackage,
+    modules: dict[Path, ModuleType | str],
+) -> LoadedEntry:
+    found = _find(place, folder)
+    if found is None:
+        where = " or ".join(f"{folder.name}/{file}" for file in place.files)
+        return LoadedEntry(_absent(subject, version, place, f"no {' or '.join(place.names)} in {where}"))
+    file, name, line = found
+    if file not in modules:
+        modules[file] = _import(package, file)
+    module = modules[file]
+    if isinstance(module, str):
+        return LoadedEntry(_absent(subject, version, place, module, str(file), line))
+    kernel, call, names, constants = _function(place, module, name)
+    if kernel is not None and not hasattr(kernel, "arg_names"):
+        reason = f"{name} is no @triton.jit function after import"
+        return LoadedEntry(_absent(subject, version, place, reason, str(file), line))
+    description = EntryPoint(
+        subject=subject,
+        version=version,
+        name=place.entry,
+        function=_qualified(place, name),
+        family=place.family,
+        file=str(file),
+        line=line,
+        parameters=names,
+        constants=constants,
+        declaration=promises.declaration(subject, place.entry, place.family, version, names),
+        status=TESTABLE,
+    )
+    return LoadedEntry(description, kernel=kernel, call=call)
+
+
+def _function(place: Place, module: ModuleType, name: str) -> tuple[Any, Any, tuple[str, ...], tuple[str, ...]]:
+    """Kernel or callable, its parameters, and which of them are compile-time ones."""
+    if place.kind == "method":
+        method = Method(module.BlockTable, name, as_numpy=name in _TAKE_NUMPY)
+        return None, method, method.parameters, ()
+    function = getattr(module, name)
+    names, constants = parameters(function)
+    return (function, None, names, constants) if place.kind == "kernel" else (None, function, names, constants)
+
+
+def _import(package: PartialPackage, file: Path) -> ModuleType | str:
+    """The module, or why it cannot be imported."""
+    try:
+        return package.load(file)
+    except Exception as error:
+        return f"{file.name} cannot be imported: {type(error).__name__}: {error}"
+
+
+def _absent(subject: str, version: str, place: Place, reason: str, file: str = "", line: int = 0) -> EntryPoint:
+    return EntryPoint(
+        subject=subject,
+        version=version,
+        name=place.entry,
+        function=place.names[0],
+        family=place.family,
+        file=file,
+        line=line,
+        parameters=(),
+        constants=(),
+        declaration=promises.declaration(subject, place.entry, place.family, version, ()),
+        status=reason,
+    )
+
+
+def _find(place: Place, folder: Path) -> tuple[Path, str, int] | None:
+    """File, name and line of the definition, read without importing anything."""
+    for relative in place.files:
+        file = folder / relative
+        if not file.is_file():
+            continue
+        defined = _definitions(file)
+        for name in place.names:
+            line = defined.get(_qualified(place, name))
+            if line is not None:
+                return file, name, line
+    return None
+
+
+def _qualified(place: Place, name: str) -> str:
+    return f"BlockTable.{name}" if place.kind == "method" else name
+
+
+def _definitions(file: Path) -> dict[str, int]:
+    """Every function and method, as "function" or "Class.method", of a file that parses, with its line."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):
+        return {}
+    found = {node.name: node.lineno for node in tree.body if isinstance(node, ast.FunctionDef)}
+    for owner in tree.body:
+        if isinstance(owner, ast.ClassDef):
+            methods = (node for node in owner.body if isinstance(node, ast.FunctionDef))
+            found |= {f"{owner.name}.{node.name}": node.lineno for node in methods}
+    return found

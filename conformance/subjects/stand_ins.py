@@ -1,0 +1,62 @@
+"""The parts of vLLM that the code under test touches, as the smallest things that let it run. Used where vLLM is not
+installed.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+given = SimpleNamespace(world_size=1, rank=0)
+"""The context-parallel group that the next constructor shall see."""
+
+
+def _decode_group() -> SimpleNamespace:
+    return SimpleNamespace(world_size=given.world_size, rank_in_group=given.rank)
+
+
+def _prefill_group() -> SimpleNamespace:
+    """All ranks are decode ranks."""
+    return SimpleNamespace(world_size=1, rank_in_group=0)
+
+
+class HostBuffer:
+    """CpuGpuBuffer on a machine with one memory: ``cpu``, ``gpu`` and ``np`` are the same elements."""
+
+    def __init__(self, *size: int, dtype: torch.dtype, **_: object) -> None:
+        import torch
+
+        self.hold(torch.zeros(*size, dtype=dtype))
+
+    def hold(self, tensor: torch.Tensor) -> None:
+        """Use this memory from now on."""
+        self.cpu = self.gpu = tensor
+        self.np = tensor.numpy()
+
+    def copy_to_gpu(self, count: int | None = None) -> torch.Tensor:
+        """One memory: it is there already."""
+        return self.gpu if count is None else self.gpu[:count]
+
+
+def known() -> dict[str, object]:
+    """Real values by "module.attribute"."""
+    import triton
+    import triton.language as tl
+
+    from conformance.subjects.device import load_pointer
+
+    values: dict[str, Any] = {
+        "vllm.distributed.get_dcp_group": _decode_group,
+        "vllm.distributed.get_pcp_group": _prefill_group,
+        "vllm.utils.math_utils.cdiv": lambda a, b: -(-a // b),
+        "vllm.utils.cdiv": lambda a, b: -(-a // b),
+        "vllm.v1.attention.backends.utils.PAD_SLOT_ID": -1,
+        "vllm.v1.utils.CpuGpuBuffer": HostBuffer,
+        "*._load_ptr": load_pointer,
+        "vllm.triton_utils.triton": triton,
+        "vllm.triton_utils.tl": tl,
+    }
+    return values

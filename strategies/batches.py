@@ -3,8 +3,8 @@
 A batch is drawn request by request: a length, a style, a start. Lengths and starts come from menus made for one
 specialization, ordered by the part they play (one token past a block, one under a tile, ...) rather than by value:
 shrinking moves toward the front of a menu, and the same place of a menu means the same thing for another
-specialization. Everything fits by construction: a start is moved down until its tokens are affordable, a step shortened
-until the window reaches.
+specialization. Everything fits by construction: a start is moved down to the last position that a table can afford, a
+request cut where positions end, a step shortened until the window reaches.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ class Batch:
 class Menu:
     """What the requests of one specialization are drawn from. ``window`` is None where sparse positions know no limit.
 
-    A start of None means anywhere in the first ``anywhere`` positions, an entry (position, count) of ``far`` that
-    ``count`` positions from there on are not local. ``top`` is the first position that no token may have.
+    ``top`` is the first position that no token may have. A start of None means anywhere in the first ``anywhere``
+    positions. ``far`` holds (position, count): so many positions from there on are not local. ``holes`` holds (where,
+    position): where in a request, from 0 to 1, the position does not fit the others.
     """
 
     specialization: Specialization
@@ -52,7 +53,7 @@ class Menu:
     styles: Sequence[Style]
     negative: Sequence[int]
     far: Sequence[tuple[int, int]]
-    holes: Sequence[int]
+    holes: Sequence[tuple[float, int]]
 
 
 Style = Callable[[Picker, Menu, int, int, int], Positions]
@@ -65,7 +66,7 @@ REQUESTS = (
 """(number of requests, whether it is a decode batch: the same few tokens for each)."""
 
 _LENGTHS = (*[0] * 12, *[1] * 32, *[n for n in range(2, 9) for _ in range(8 - n // 2)], *range(9, 65))
-_LARGE_STARTS = (FLOAT32_EXACT - 1, FLOAT32_EXACT, FLOAT32_EXACT + 5, FLOAT32_EXACT + 133, INT32_MAX - 70, INT32_MAX)
+_LARGE_STARTS = (FLOAT32_EXACT - 1, FLOAT32_EXACT, FLOAT32_EXACT + 5, FLOAT32_EXACT + 133, INT32_MAX - 70)
 
 _DRAFTS = (0, 0, 0, 0, 1, 2, 3, 5)
 _KEPT = (1, 2, 3, *[None] * 21)
@@ -78,10 +79,10 @@ def draw_batch(picker: Picker, menu: Menu, requests: int, decode: bool, limit: i
     columns = 0
     longest = 1 + picker.pick(_DRAFTS) if decode else 0
     for _ in range(requests):
-        room = min(limit, max_tokens - len(positions))
+        room = max_tokens - len(positions)
         if decode:
-            length = min(longest, room)
-            own: Positions = range(start := _start(picker, menu, limit - length), start + length)
+            start = _start(picker, menu, limit)
+            own: Positions = range(start, start + min(longest, room, limit - start))
         else:
             own = _request(picker, menu, room, limit)
         columns = max(columns, _columns(menu.specialization, own))
@@ -93,13 +94,14 @@ def draw_batch(picker: Picker, menu: Menu, requests: int, decode: bool, limit: i
 def _request(picker: Picker, menu: Menu, room: int, limit: int) -> Positions:
     """The positions of one request of at most ``room`` tokens.
 
-    Length, start and style are drawn whether they matter or not, so that nothing shifts when one of them shrinks. Of
+    Length, style and start are drawn whether they matter or not, so that nothing shifts when one of them shrinks. Of
     some requests only the last few tokens are kept: that lets a long one whose last token tells shrink to this token.
     """
-    length = min(picker.pick(menu.lengths), room)
+    length = picker.pick(menu.lengths)
     kept = picker.pick(_KEPT)
     style = picker.pick(menu.styles)
-    start = _start(picker, menu, limit - max(length, 1))
+    start = _start(picker, menu, limit)
+    length = min(length, room, limit - start)
     if length == 0:
         return range(0)
     positions = style(picker, menu, start, length, limit)
@@ -112,11 +114,9 @@ def consecutive(picker: Picker, menu: Menu, start: int, length: int, limit: int)
 
 
 def stepped(picker: Picker, menu: Menu, start: int, length: int, limit: int) -> Positions:
-    """Equally spaced positions, or the same one again and again, as drafts in a tree have it."""
-    step = picker.pick(menu.steps)
-    if step > 1 and length > 1:
-        step = max(1, min(step, (_room(menu, start, limit) - 1) // (length - 1)))
-    return [start + i * step for i in range(length)]
+    """Equally spaced positions, round and round; with step 0 the same one, as drafts in a tree have it."""
+    step, room = picker.pick(menu.steps), _room(menu, start, limit)
+    return [start + i * step % room for i in range(length)]
 
 
 def loose(picker: Picker, menu: Menu, start: int, length: int, limit: int) -> Positions:
@@ -124,9 +124,9 @@ def loose(picker: Picker, menu: Menu, start: int, length: int, limit: int) -> Po
     if length > LONGEST_LOOSE:
         return stepped(picker, menu, start, length, limit)
     if menu.window is None:
-        return [start, *(_start(picker, menu, limit - 1) for _ in range(length - 1))]
+        return [start, *(_start(picker, menu, limit) for _ in range(length - 1))]
     room = _room(menu, start, limit)
-    return [start, *(start + _start(picker, menu, room - 1) for _ in range(length - 1))]
+    return [start, *(start + _start(picker, menu, room) for _ in range(length - 1))]
 
 
 def far(picker: Picker, menu: Menu, start: int, length: int, limit: int) -> Positions:
@@ -138,8 +138,9 @@ def far(picker: Picker, menu: Menu, start: int, length: int, limit: int) -> Posi
 def broken(picker: Picker, menu: Menu, start: int, length: int, limit: int) -> Positions:
     """Consecutive positions but for one, which is negative or far away."""
     positions = list(range(start, start + length))
+    where, position = picker.pick(menu.holes)
     if _room(menu, start, limit) >= length:
-        positions[picker.below(length)] = picker.pick(menu.holes)
+        positions[int(where * (length - 1))] = position
     return positions
 
 
@@ -149,11 +150,11 @@ def from_below(picker: Picker, menu: Menu, start: int, length: int, limit: int) 
     return range(first, first + length)
 
 
-def _start(picker: Picker, menu: Menu, last: int) -> int:
+def _start(picker: Picker, menu: Menu, limit: int) -> int:
     start = picker.pick(menu.starts)
     if start is None:
-        return picker.below(1 + min(last, menu.anywhere))
-    return min(start, last)
+        return picker.below(min(limit, menu.anywhere))
+    return min(start, limit - 1)
 
 
 def _room(menu: Menu, start: int, limit: int) -> int:
@@ -174,9 +175,11 @@ def _columns(specialization: Specialization, positions: Positions) -> int:
 
 
 @lru_cache(maxsize=4096)
-def menu_for(declaration: Declaration, specialization: Specialization) -> Menu:
-    """The menu of ``specialization`` for an entry point that needs the clauses of ``declaration``."""
-    s = specialization
+def menu_for(declaration: Declaration, s: Specialization, affordable: int) -> Menu:
+    """The menu of a specialization for an entry point that needs the clauses of ``declaration``.
+
+    ``affordable`` is the first position that no table has a column for, rings aside.
+    """
     needs_window = "window" in declaration.clauses and not s.circular
     top = FLOAT32_EXACT if "pos-f32" in declaration.clauses else INT32_MAX + 1
     below_zero = s.circular or "pos-nonneg" not in declaration.clauses
@@ -201,12 +204,12 @@ def menu_for(declaration: Declaration, specialization: Specialization) -> Menu:
         top=top,
         anywhere=32 * s.virtual_block_size,
         lengths=_lengths(s.tile),
-        starts=_starts(s, top),
+        starts=_starts(s, top if s.circular else min(top, affordable)),
         steps=(2, 0, 3, 5, s.block_size, s.block_size + 1, s.cp.interleave, s.turn, s.virtual_block_size),
         styles=styles,
         negative=negative,
         far=far_away or [(0, 1)],
-        holes=holes or [0],
+        holes=[(where, hole) for where in (0, 0.5, 1) for hole in holes],
     )
 
 
@@ -220,14 +223,14 @@ def _lengths(tile: int | None) -> Sequence[int]:
     return (*_LENGTHS, *around_tile * (512 // tile))
 
 
-def _starts(s: Specialization, top: int) -> list[int | None]:
-    """0 most of all, then next to the borders of the units, then what only wide blocks can afford."""
+def _starts(s: Specialization, limit: int) -> list[int | None]:
+    """0 most of all, then next to the borders of the units, then large ones, last the end of the row."""
     starts: list[int | None] = [*[0] * 12, 1, 2, 3, 5]
     for unit in _units(s):
         starts += (unit, unit - 1, unit + 1, 2 * unit, unit // 2, 2 * unit - 1, 3 * unit, 3 * unit + 1)
     starts += [None] * 8
-    starts += [p for p in _LARGE_STARTS if p < top]
-    return starts
+    starts += [p for p in _LARGE_STARTS if p < limit]
+    return [*starts, limit - 17, limit - 1]
 
 
 def _units(s: Specialization) -> Iterable[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from reference.case import Case, Group, Launch
-from strategies.batches import REQUESTS, Menu, draw_batch, menu_for
+from strategies.batches import REQUESTS, draw_batch, menu_for
 from strategies.declaration import Declaration as Declaration
 from strategies.picking import Picker
 from strategies.specializations import Specialization
@@ -60,11 +60,12 @@ def _cases_of(
 
 
 def _draw_case(picker: Picker, declaration: Declaration, s: Specialization, max_tokens: int) -> tuple[Case, Launch]:
-    menu = menu_for(declaration, s)
     rules = TableRules(s.blocks_per_kv_block, blocks_that_fit(s.block_size, s.output_dtype), growing=not s.circular)
+    menu = menu_for(declaration, s, _affordable(s, rules, rows=1))
     requests, decode = picker.pick(REQUESTS)
     rows = draw_rows(picker, requests)
-    batch = draw_batch(picker, menu, requests, decode, _position_limit(menu, rules, rows), max_tokens)
+    limit = menu.top if s.circular else min(menu.top, _affordable(s, rules, rows))
+    batch = draw_batch(picker, menu, requests, decode, limit, max_tokens)
     table = draw_table(picker, rules, rows, batch.columns)
     stride = draw_row_stride(picker, len(table[0])) if "row_stride" in declaration.features else None
     num_tokens = len(batch.positions)
@@ -91,12 +92,9 @@ def _draw_case(picker: Picker, declaration: Declaration, s: Specialization, max_
     return case, launch
 
 
-def _position_limit(menu: Menu, rules: TableRules, rows: int) -> int:
+def _affordable(s: Specialization, rules: TableRules, rows: int) -> int:
     """The positions below which every local token has its column in a table that is not too large."""
-    if menu.specialization.circular:
-        return menu.top
-    columns = rules.most_columns(rows)
-    return min(menu.top, columns // menu.specialization.blocks_per_kv_block * menu.specialization.virtual_block_size)
+    return rules.most_columns(rows) // s.blocks_per_kv_block * s.virtual_block_size
 
 
 def _padding(tile: int | None) -> tuple[int, ...]:

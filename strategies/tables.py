@@ -56,11 +56,16 @@ def draw_rows(picker: Picker, requests: int) -> int:
 
 
 def draw_table(picker: Picker, rules: TableRules, rows: int, columns: int) -> Table:
-    """A table of ``rows`` rows: as wide as ``columns``, rounded up to whole allocated blocks, or wider."""
-    step = rules.column_step
+    """A table of ``rows`` rows: as wide as ``columns``, rounded up to whole allocated blocks, or wider.
+
+    Raises ValueError when that is more than ``rules`` affords: positions were to be drawn below their limit.
+    """
+    step, most = rules.column_step, rules.most_columns(rows)
     width = max(1, -(-columns // step)) * step
+    if width > most:
+        raise ValueError(f"{columns} columns are needed, a table of {rows} rows affords {most}")
     if rules.growing:
-        width = min(width + picker.pick(_EXTRA_COLUMNS) * step, max(width, rules.most_columns(rows)))
+        width = min(width + picker.pick(_EXTRA_COLUMNS) * step, most)
     contents = picker.below(_CONTENTS)
     table = tuple(_row(contents, row, rows, width, rules.blocks) for row in range(rows))
     shared = picker.pick(_SHARED_COLUMNS) if rows > 1 else 0

@@ -124,5 +124,6 @@ def test_shrinks_to_three_tokens_in_a_simple_setting(specializations: list[Speci
         assert len(case.groups[0].block_table) <= 3
         assert case.groups[0].row_stride is None
         assert case.groups[0].block_table[0][0] == 0  # the identity
-    # The first setting of each list can fail; one draw is changed after the other, so not every search gets there.
-    assert specializations[0] in [specialization for specialization, _, _ in found]
+    # Every first setting can fail; one draw is changed after the other, so that not every search gets there.
+    simplest = min(specializations.index(specialization) for specialization, _, _ in found)
+    assert simplest < len(specializations) / 5

@@ -88,10 +88,11 @@ def test_v1_pool_of_the_default_budget() -> None:
     assert kinds.count("circular") >= 8
     assert kinds.count("cp") >= 24
     assert len(set(made)) == len(made)
-    small = sum(s.tile in (16, 64) for s in made)
-    assert small > len(made) / 2
-    assert {s.tile for s in made} == {16, 64, 256, 1024}
-    assert sum(s.pad_id == -1 for s in made) > len(made) / 2
+    tiles = [s.tile for s in made]
+    assert set(tiles) == {16, 64, 256, 1024}
+    assert sum(tile <= 64 for tile in tiles) > 0.55 * len(made)
+    assert sum(s.pad_id == -1 for s in made) > 0.7 * len(made)
+    assert sum(s.output_dtype == "int32" for s in made) > 0.7 * len(made)
 
 
 def test_simplest_comes_first() -> None:
@@ -99,6 +100,17 @@ def test_simplest_comes_first() -> None:
     assert made[0] == Specialization(2, 1, ContextParallel(), tile=16, window=16)
     assert made[1] == Specialization(2, 1, ContextParallel(), tile=16, window=16, circular=True)
     assert made[2] == Specialization(2, 1, ContextParallel(2, 0, 1), tile=16, window=16)
+
+
+def test_simpler_comes_before_less_simple() -> None:
+    def differing(s: Specialization) -> int:
+        """Parameters that are not the simplest, but for the window, whose role its value does not tell."""
+        cp = s.cp
+        mine = (s.kind, cp.rank, cp.interleave, s.block_size, s.blocks_per_kv_block, s.tile, s.pad_id, s.output_dtype)
+        return sum(a != b for a, b in zip(mine, ("plain", 0, 1, 2, 1, 16, -1, "int32"), strict=True))
+
+    counts = [differing(s) for s in pool(ALL, V1_AXES, 64)]
+    assert all(after >= before - 1 for before, after in itertools.pairwise(counts))
 
 
 def test_settings_of_serving_are_in_every_pool() -> None:

@@ -10,41 +10,47 @@ request cut where positions end, a step shortened until the window reaches.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from reference.contract import FLOAT32_EXACT
 from reference.fields import INT32_MAX, INT32_MIN
 from strategies.declaration import Declaration
+from strategies.geometry import Geometry
 from strategies.picking import Picker
-from strategies.specializations import Specialization
+from strategies.specializations import Specialization, production_window
 
 LONGEST_LOOSE = 6
 """Tokens of one request whose positions are drawn one by one."""
 
+SMALLEST_TILE = 16
+"""Tokens of the smallest tile among which the hosts of several groups choose, by the longest request."""
+
 Positions = Sequence[int]
+"""A range where positions are consecutive: what is asked about them then costs no look at each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """``query_start_loc`` [num_reqs+1], ``positions`` [num_tokens]; ``columns``: the width that local tokens need."""
+    """``query_start_loc`` [num_reqs+1], ``positions`` [num_tokens]; ``requests``: the positions of each request."""
 
     query_start_loc: tuple[int, ...]
     positions: tuple[int, ...]
-    columns: int
+    requests: tuple[Positions, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Menu:
-    """What the requests of one specialization are drawn from. ``window`` is None where sparse positions know no limit.
+    """What the requests of one specialization are drawn from.
 
-    ``top`` is the first position that no token may have. A start of None means anywhere in the first ``anywhere``
-    positions. ``far`` holds (position, count): so many positions from there on are not local. ``holes`` holds (where,
-    position): where in a request, from 0 to 1, the position does not fit the others.
+    Sparse positions stay within ``window`` columns of each geometry in ``windowed``, which is empty where they know no
+    limit. ``top`` is the first position that no token may have. A start of None means anywhere in the first
+    ``anywhere`` positions. ``far`` holds (position, count): so many positions from there on are not local. ``holes``
+    holds (where, position): where in a request, from 0 to 1, the position does not fit the others.
     """
 
-    specialization: Specialization
-    window: int | None
+    window: int
+    windowed: Sequence[Geometry]
     top: int
     anywhere: int
     lengths: Sequence[int]
@@ -76,7 +82,7 @@ def draw_batch(picker: Picker, menu: Menu, requests: int, decode: bool, limit: i
     """A batch of ``requests`` requests, at most ``max_tokens`` tokens. Local tokens have positions below ``limit``."""
     bounds = [0]
     positions: list[int] = []
-    columns = 0
+    of_each: list[Positions] = []
     longest = 1 + picker.pick(_DRAFTS) if decode else 0
     for _ in range(requests):
         room = max_tokens - len(positions)
@@ -85,10 +91,15 @@ def draw_batch(picker: Picker, menu: Menu, requests: int, decode: bool, limit: i
             own: Positions = range(start, start + min(longest, room, limit - start))
         else:
             own = _request(picker, menu, room, limit)
-        columns = max(columns, _columns(menu.specialization, own))
+        of_each.append(own)
         positions.extend(own)
         bounds.append(len(positions))
-    return Batch(tuple(bounds), tuple(positions), columns)
+    return Batch(tuple(bounds), tuple(positions), tuple(of_each))
+
+
+def columns_needed(geometry: Geometry, batch: Batch) -> int:
+    """The width of a row of a growing table that holds every local token of ``batch``."""
+    return max((_columns(geometry, positions) for positions in batch.requests), default=0)
 
 
 def _request(picker: Picker, menu: Menu, room: int, limit: int) -> Positions:
@@ -123,7 +134,7 @@ def loose(picker: Picker, menu: Menu, start: int, length: int, limit: int) -> Po
     """Every position for itself, in any order; longer requests are stepped."""
     if length > LONGEST_LOOSE:
         return stepped(picker, menu, start, length, limit)
-    if menu.window is None:
+    if not menu.windowed:
         return [start, *(_start(picker, menu, limit) for _ in range(length - 1))]
     room = _room(menu, start, limit)
     return [start, *(start + _start(picker, menu, room) for _ in range(length - 1))]
@@ -159,30 +170,42 @@ def _start(picker: Picker, menu: Menu, limit: int) -> int:
 
 def _room(menu: Menu, start: int, limit: int) -> int:
     """How many positions from ``start`` on sparse tokens may use."""
-    if menu.window is None:
-        return limit - start
-    return min(limit - start, menu.specialization.reach(start, menu.window))
+    room = limit - start
+    for geometry in menu.windowed:
+        room = min(room, geometry.reach(start, menu.window))
+    return room
 
 
-def _columns(specialization: Specialization, positions: Positions) -> int:
-    if specialization.circular:
-        return 1
+def _columns(geometry: Geometry, positions: Positions) -> int:
     if isinstance(positions, range):
-        last = specialization.last_local(max(positions.start, 0), positions.stop - 1)
-        return 0 if last is None or last < 0 else specialization.block_index(last) + 1
-    local = (specialization.block_index(p) for p in positions if p >= 0 and specialization.is_local(p))
+        last = geometry.last_local(max(positions.start, 0), positions.stop - 1)
+        return 0 if last is None or last < 0 else geometry.block_index(last) + 1
+    local = (geometry.block_index(p) for p in positions if p >= 0 and geometry.is_local(p))
     return 1 + max(local, default=-1)
 
 
+def menu_of_groups(menu: Menu, growing: Sequence[Geometry], further: Iterable[Geometry]) -> Menu:
+    """``menu`` for the groups of a launch: positions also at the borders of the ``further`` ones, and, where they know
+    a limit, within the window of all that are ``growing``.
+    """
+    borders = [p for each in further for unit in _units(each) for p in (unit, unit - 1, unit + 1, 2 * unit - 1)]
+    starts = (*menu.starts, *(p for p in borders if p < menu.top))
+    return replace(menu, starts=starts, windowed=growing if menu.windowed else ())
+
+
 @lru_cache(maxsize=4096)
-def menu_for(declaration: Declaration, s: Specialization, affordable: int) -> Menu:
+def menu_for(
+    declaration: Declaration, s: Specialization, affordable: int, *, growing: bool, replicated: bool = False
+) -> Menu:
     """The menu of a specialization for an entry point that needs the clauses of ``declaration``.
 
-    ``affordable`` is the first position that no table has a column for, rings aside.
+    ``affordable`` is the first position that no table has a column for, rings aside. ``growing``: whether any group has
+    a table that grows with its sequences; ``replicated``: whether one has every token on every rank.
     """
-    needs_window = "window" in declaration.clauses and not s.circular
+    needs_window = growing and "window" in declaration.clauses
+    window = _window(declaration, s) if needs_window else None
     top = FLOAT32_EXACT if "pos-f32" in declaration.clauses else INT32_MAX + 1
-    below_zero = s.circular or "pos-nonneg" not in declaration.clauses
+    below_zero = not growing or "pos-nonneg" not in declaration.clauses
     negative = (
         -1,
         -2,
@@ -192,25 +215,32 @@ def menu_for(declaration: Declaration, s: Specialization, affordable: int) -> Me
         -200,
         *((-FLOAT32_EXACT - 1, INT32_MIN) if top > FLOAT32_EXACT else ()),
     )
-    far_away = _far(s, top) if s.cp.size > 1 else []
+    far_away = _far(s, top) if s.cp.size > 1 and not replicated else []
     holes = [n for n in negative if below_zero] + [p for p, _ in far_away if not needs_window]
     styles: list[Style] = [*[consecutive] * 9, stepped, stepped, loose, loose]
     styles += [broken] * 2 if holes else []
     styles += [far] if far_away else []
     styles += [from_below] * 2 if below_zero else []
     return Menu(
-        specialization=s,
-        window=s.window if needs_window else None,
+        window=window or 0,
+        windowed=() if window is None else (s,),
         top=top,
         anywhere=32 * s.virtual_block_size,
         lengths=_lengths(s.tile),
-        starts=_starts(s, top if s.circular else min(top, affordable)),
+        starts=_starts(s, min(top, affordable) if growing else top),
         steps=(2, 0, 3, 5, s.block_size, s.block_size + 1, s.cp.interleave, s.turn, s.virtual_block_size),
         styles=styles,
         negative=negative,
         far=far_away or [(0, 1)],
         holes=[(where, hole) for where in (0, 0.5, 1) for hole in holes],
     )
+
+
+def _window(declaration: Declaration, s: Specialization) -> int | None:
+    """The window that sparse positions stay within: a host that chooses among tiles may choose the smallest."""
+    if s.window is None and "groups" in declaration.features:
+        return production_window(SMALLEST_TILE, s.block_size)
+    return s.window
 
 
 def _lengths(tile: int | None) -> Sequence[int]:
@@ -233,7 +263,7 @@ def _starts(s: Specialization, limit: int) -> list[int | None]:
     return [*starts, limit - 17, limit - 1]
 
 
-def _units(s: Specialization) -> Iterable[int]:
+def _units(s: Geometry) -> Iterable[int]:
     units = [s.block_size]
     if s.cp.size > 1:
         units += [s.cp.interleave, s.turn, s.kv_cache_block_size, s.virtual_block_size]

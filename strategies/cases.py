@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hypothesis import strategies as st
 
 from reference.case import Case, Group, Launch
-from strategies.batches import REQUESTS, draw_batch, menu_for
+from strategies.batches import REQUESTS, Batch, Menu, columns_needed, draw_batch, menu_for, menu_of_groups
 from strategies.declaration import Declaration as Declaration
+from strategies.groups import GroupSpec, draw_groups, positions_in_a_row, rules_for
 from strategies.picking import Picker
+from strategies.replays import draw_replay
+from strategies.rows import draw_idx_mapping
 from strategies.specializations import Specialization
 from strategies.specializations import free_specializations as free_specializations
-from strategies.tables import TableRules, blocks_that_fit, draw_row_stride, draw_rows, draw_table
+from strategies.tables import TableRules, draw_row_stride, draw_rows, draw_table
 
 MAX_TOKENS = 4096
 """Tokens of a case at most, unless the caller says otherwise: three requests a token over the production tile."""
@@ -60,41 +65,62 @@ def _cases_of(
 
 
 def _draw_case(picker: Picker, declaration: Declaration, s: Specialization, max_tokens: int) -> tuple[Case, Launch]:
-    rules = TableRules(s.blocks_per_kv_block, blocks_that_fit(s.block_size, s.output_dtype), growing=not s.circular)
-    menu = menu_for(declaration, s, _affordable(s, rules, rows=1))
+    features = declaration.features
     requests, decode = picker.pick(REQUESTS)
     rows = draw_rows(picker, requests)
-    limit = menu.top if s.circular else min(menu.top, _affordable(s, rules, rows))
+    specs = draw_groups(picker, declaration, s)
+    menu = _menu(declaration, s, specs)
+    rules, limit = rules_for(specs, rows, menu.top, s.output_dtype)
     batch = draw_batch(picker, menu, requests, decode, limit, max_tokens)
-    table = draw_table(picker, rules, rows, batch.columns)
-    stride = draw_row_stride(picker, len(table[0])) if "row_stride" in declaration.features else None
+    groups = [_draw_group(picker, declaration, specs[0], rules[0], rows, batch)]
     num_tokens = len(batch.positions)
     max_num_tokens = max(num_tokens + picker.pick(_padding(s.tile)), 1)
+    # What stands behind the last token is left from an earlier batch; 0 is what would drag a window's base down.
+    positions = batch.positions + (0,) * picker.pick(_STALE)
+    launch = Launch(s.output_dtype, max_num_tokens + picker.pick(_EXTRA_OUTPUT), picker.pick(_FENCES))
+    lengths = [len(own) for own in batch.requests]
+    idx_mapping = draw_idx_mapping(picker, lengths, rows) if "idx_mapping" in features else None
+    replay = draw_replay(picker, specs, batch, s.block_size) if "replay" in features else None
+    # Last, so that everything else stays what it is when a group goes.
+    for spec, own in zip(specs[1:], rules[1:], strict=True):
+        groups.append(_draw_group(picker, declaration, spec, own, rows, batch))
     case = Case(
         query_start_loc=batch.query_start_loc,
-        # What stands behind the last token is left from an earlier batch; 0 is what would drag a window's base down.
-        positions=batch.positions + (0,) * picker.pick(_STALE),
+        positions=positions,
         num_tokens=num_tokens,
         max_num_tokens=max_num_tokens,
-        groups=(
-            Group(
-                table,
-                s.block_size,
-                s.kv_cache_block_size,
-                kind="circular" if s.circular else "paged",
-                row_stride=stride,
-            ),
-        ),
+        groups=tuple(groups),
         cp=s.cp,
         pad_id=s.pad_id,
+        idx_mapping=idx_mapping,
+        replay=replay,
     )
-    launch = Launch(s.output_dtype, max_num_tokens + picker.pick(_EXTRA_OUTPUT), picker.pick(_FENCES))
     return case, launch
 
 
-def _affordable(s: Specialization, rules: TableRules, rows: int) -> int:
-    """The positions below which every local token has its column in a table that is not too large."""
-    return rules.most_columns(rows) // s.blocks_per_kv_block * s.virtual_block_size
+def _menu(declaration: Declaration, s: Specialization, specs: Sequence[GroupSpec]) -> Menu:
+    growing = [spec.geometry for spec in specs if spec.grows]
+    replicated = s.cp.size > 1 and any(spec.is_replicated for spec in specs)
+    affordable = positions_in_a_row(s, s.output_dtype)
+    menu = menu_for(declaration, s, affordable, growing=bool(growing), replicated=replicated)
+    if len(specs) == 1 and not replicated:
+        return menu
+    return menu_of_groups(menu, growing, [spec.geometry for spec in specs[1:] if spec.enabled])
+
+
+def _draw_group(
+    picker: Picker, declaration: Declaration, spec: GroupSpec, rules: TableRules, rows: int, batch: Batch
+) -> Group:
+    table = draw_table(picker, rules, rows, columns_needed(spec.geometry, batch) if spec.grows else 1)
+    return Group(
+        table,
+        spec.geometry.block_size,
+        spec.geometry.kv_cache_block_size,
+        kind=spec.kind,
+        sharded=spec.sharded,
+        enabled=spec.enabled,
+        row_stride=draw_row_stride(picker, len(table[0])) if "row_stride" in declaration.features else None,
+    )
 
 
 def _padding(tile: int | None) -> tuple[int, ...]:

@@ -86,6 +86,9 @@ class Axes:
 
 
 V1_AXES = Axes(tiles=(16, 64, 256, 1024), windows=WINDOWS)
+V2_AXES = Axes(tiles=(16, 64, 256, 1024), windows=WINDOWS)
+TILED_AXES = Axes(tiles=(64, 256, 1024))
+FUSED_AXES = Axes(world_sizes=(1,))
 
 
 @dataclass(frozen=True)

@@ -29,18 +29,19 @@ Table = tuple[tuple[int, ...], ...]
 class TableRules:
     """What a table keeps to: rows grow by ``column_step`` columns, block numbers are below ``blocks``, a power of two.
 
-    ``growing`` is false for rings, whose rows are one block wide.
+    ``growing`` is false for rings, whose rows are one block wide. The table has at most ``cells`` cells.
     """
 
     column_step: int
     blocks: int
     growing: bool = True
+    cells: int = MOST_CELLS
 
     def most_columns(self, rows: int) -> int:
         """The width that a table of ``rows`` rows can afford, each cell a block of its own."""
         if not self.growing:
             return 1
-        return min(MOST_CELLS, self.blocks) // rows // self.column_step * self.column_step
+        return min(self.cells, self.blocks) // rows // self.column_step * self.column_step
 
 
 def blocks_that_fit(block_size: int, output_dtype: str) -> int:

@@ -1,0 +1,359 @@
+"""Cases of several KV-cache groups in one launch: legal, small, of every shape that serving knows, and shrinking."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+
+from reference.case import Case, ContextParallel, Group, Launch
+from reference.contract import ANSWER_CLAUSES, violations
+from reference.oracle import slot_mapping
+from strategies.batches import SMALLEST_TILE
+from strategies.cases import Declaration, cases, cases_of, free_specializations
+from strategies.groups import MOST_CELLS_OF_ALL, MOST_GROUPS
+from strategies.picking import Picker
+from strategies.rows import draw_idx_mapping
+from strategies.specializations import (
+    FUSED_AXES,
+    TILED_AXES,
+    V2_AXES,
+    Axes,
+    Specialization,
+    pool,
+    production_window,
+)
+
+V2 = Declaration(
+    features=frozenset(
+        {"cp", "hybrid", "groups", "sharded", "enabled", "idx_mapping", "int64", "pad_id", "tail", "row_stride"}
+    )
+)
+FUSED = Declaration(features=frozenset({"circular", "groups", "pad_id", "tail", "row_stride"}))
+PUBLISHED_V2 = Declaration(frozenset({"pos-nonneg"}), frozenset({"cp", "groups", "idx_mapping", "tail"}))
+REPLAY = Declaration(frozenset(), frozenset({"circular", "cp", "groups", "replay"}))
+EVERYTHING = Declaration(features=V2.features | FUSED.features | REPLAY.features)
+NEEDY = Declaration(frozenset({"window", "pos-nonneg", "pos-f32"}), EVERYTHING.features)
+
+DECLARATIONS: dict[str, tuple[Declaration, Axes]] = {
+    "v2": (V2, V2_AXES),
+    "fused": (FUSED, FUSED_AXES),
+    "windowed-fused": (Declaration(frozenset({"window"}), FUSED.features), FUSED_AXES),
+    "published-v2": (PUBLISHED_V2, V2_AXES),
+    "replay": (REPLAY, TILED_AXES),
+    "everything": (EVERYTHING, V2_AXES),
+    "everything-needed": (NEEDY, V2_AXES),
+}
+
+Drawn = tuple[Specialization, Case, Launch]
+
+
+def pooled(name: str) -> st.SearchStrategy[Drawn]:
+    declaration, axes = DECLARATIONS[name]
+    return cases_of(declaration, st.sampled_from(pool(declaration, axes, 64).specializations))
+
+
+def drawn_from(strategy: st.SearchStrategy[Drawn], examples: int) -> list[Drawn]:
+    """The cases of one search, always the same ones."""
+    drawn = []
+
+    @settings(max_examples=examples, database=None, deadline=None, derandomize=True)
+    @given(strategy)
+    def collect(one: Drawn) -> None:
+        drawn.append(one)
+
+    collect()
+    return drawn
+
+
+def bound(s: Specialization, launch: Launch) -> Launch:
+    """The launch with the constants that the clause ``window`` asks for; a host of several groups chooses the tile."""
+    tile = s.tile or SMALLEST_TILE
+    window = s.window or production_window(tile, s.block_size)
+    return replace(launch, constants={"TILE_BLOCK_SIZE": tile, "BLOCK_TABLE_WINDOW_SIZE": window})
+
+
+def requests(case: Case) -> Iterator[tuple[int, ...]]:
+    """The positions of each request."""
+    bounds = case.query_start_loc
+    return (case.positions[bounds[r] : bounds[r + 1]] for r in range(case.num_reqs))
+
+
+def lengths(case: Case) -> list[int]:
+    return [len(positions) for positions in requests(case)]
+
+
+def tokens(case: Case) -> list[int]:
+    """The positions of all tokens, without what stands behind the last one."""
+    return list(case.positions[: case.num_tokens])
+
+
+def rings(case: Case) -> list[Group]:
+    return [group for group in case.groups if group.kind == "circular"]
+
+
+def growing(case: Case) -> list[Group]:
+    return [group for group in case.groups if group.kind == "paged" and group.enabled]
+
+
+def replicated(case: Case) -> list[Group]:
+    return [group for group in growing(case) if not group.sharded and case.cp.size > 1]
+
+
+# Legality
+
+
+@pytest.mark.parametrize("name", DECLARATIONS)
+def test_cases_keep_the_contract(name: str) -> None:
+    declaration, _ = DECLARATIONS[name]
+
+    @settings(max_examples=300, database=None, deadline=None)
+    @given(st.one_of(pooled(name), pooled(name), cases_of(declaration, free_specializations(declaration))))
+    def check(drawn: Drawn) -> None:
+        specialization, case, launch = drawn
+        assert not violations(case, ANSWER_CLAUSES | declaration.clauses, bound(specialization, launch))
+        assert [len(row) for row in slot_mapping(case)] == [case.max_num_tokens] * len(case.groups)
+        assert Case.from_json(case.to_json()) == case
+        assert sum(len(group.block_table) * group.row_width for group in case.groups) <= MOST_CELLS_OF_ALL
+
+    check()
+
+
+@settings(max_examples=300, database=None, deadline=None)
+@given(pooled("everything"))
+def test_the_first_group_is_that_of_the_specialization(drawn: Drawn) -> None:
+    s, case, _ = drawn
+    first, *further = case.groups
+    assert (first.block_size, first.kv_cache_block_size) == (s.block_size, s.kv_cache_block_size)
+    assert first.kind == "circular" or not s.circular
+    assert (case.cp, case.pad_id) == (s.cp, s.pad_id)
+    assert len(further) < MOST_GROUPS
+    assert all(group.block_size >= first.block_size for group in further)
+    assert len({len(group.block_table) for group in case.groups}) == 1
+
+
+@settings(max_examples=300, database=None, deadline=None)
+@given(pooled("everything"))
+def test_rings_know_no_context_parallelism(drawn: Drawn) -> None:
+    _, case, _ = drawn
+    for ring in rings(case):
+        assert (ring.row_width, ring.blocks_per_kv_block) == (1, 1)
+        assert case.cp.size == 1 or not ring.enabled
+
+
+@pytest.mark.parametrize(
+    ("feature", "used"),
+    [
+        ("groups", lambda case: len(case.groups) > 1),
+        ("circular", lambda case: rings(case)),
+        ("cp", lambda case: case.cp.size > 1),
+        ("hybrid", lambda case: any(group.blocks_per_kv_block > 1 for group in case.groups)),
+        ("sharded", lambda case: not all(group.sharded for group in case.groups)),
+        ("enabled", lambda case: not all(group.enabled for group in case.groups)),
+        ("idx_mapping", lambda case: case.idx_mapping is not None),
+        ("replay", lambda case: case.replay is not None),
+        ("row_stride", lambda case: any(group.row_stride is not None for group in case.groups)),
+    ],
+)
+def test_features_are_drawn_where_declared_and_only_there(feature: str, used: Callable[[Case], object]) -> None:
+    without = Declaration(features=EVERYTHING.features - {feature})
+    alone = Declaration(features=frozenset({feature}))
+    for declaration, expected in ((EVERYTHING, True), (alone, True), (without, False)):
+        specializations = st.sampled_from(pool(declaration, TILED_AXES, 24).specializations)
+        drawn = drawn_from(cases_of(declaration, specializations), 60)
+        assert any(used(case) for _, case, _ in drawn) is expected, declaration
+
+
+# Rows
+
+
+def mapped(choices: list[int], request_lengths: list[int], rows: int) -> tuple[int, ...]:
+    """The mapping of a picker that takes these items of its menus, one after the other."""
+    left = iter(choices)
+    picker = Picker(lambda strategy: strategy.elements[next(left)])  # type: ignore[attr-defined]
+    return draw_idx_mapping(picker, request_lengths, rows)
+
+
+def test_rows_in_order_backwards_scattered_shared() -> None:
+    assert mapped([0, 0, 0], [1, 1, 1], 4) == (0, 1, 2)
+    assert mapped([0, 2, 0], [1, 1, 1], 4) == (2, 3, 0)
+    assert mapped([8, 3, 0], [1, 1, 1], 4) == (3, 2, 1)
+    assert mapped([11, 0, 0], [1, 1, 1, 1], 7) == (0, 4, 1, 5)
+    assert mapped([15, 1, 0], [1, 1, 1], 4) == (1, 1, 2)
+    assert mapped([0, 0, 2], [1, 0, 1], 4) == (0, -1, 2)
+    assert mapped([0, 0, 0], [], 1) == ()
+
+
+@settings(max_examples=200, database=None, deadline=None)
+@given(st.integers(1, 40), st.integers(0, 14), st.integers(0, 39), st.data())
+def test_rows_of_their_own_for_any_number_of_requests(rows: int, style: int, offset: int, data: st.DataObject) -> None:
+    request_count = data.draw(st.integers(0, rows))
+    mapping = mapped([style, offset % rows, 0], [1] * request_count, rows)
+    assert len(set(mapping)) == len(mapping) == request_count
+    assert all(0 <= row < rows for row in mapping)
+
+
+# Shapes: each is (specialization, case) -> whether the case has it.
+
+
+def replayed_from(case: Case) -> Iterator[tuple[int, int]]:
+    """(position, start) of every token whose request replays something."""
+    assert case.replay is not None
+    for start, positions in zip(case.replay.starts, requests(case), strict=True):
+        if start > 0:
+            yield from ((position, start) for position in positions)
+
+
+def takes_slots_back(case: Case) -> bool:
+    return case.replay is not None and slot_mapping(case) != slot_mapping(replace(case, replay=None))
+
+
+def rows_in_use(case: Case) -> list[int]:
+    return [case.row_of(r) for r, length in enumerate(lengths(case)) if length]
+
+
+def columns_of(case: Case, group: Group) -> int:
+    """The width that the local tokens of a replicated or unsharded group need."""
+    return 1 + max((p // group.block_size for p in tokens(case) if p >= 0), default=-1)
+
+
+SHAPES: dict[str, Callable[[Specialization, Case], bool]] = {
+    "one group": lambda s, c: len(c.groups) == 1,
+    "two groups": lambda s, c: len(c.groups) == 2,
+    "five groups": lambda s, c: len(c.groups) == 5,
+    "groups of one block size": lambda s, c: len(c.groups) > 1 and len({g.block_size for g in c.groups}) == 1,
+    "twice the block size": lambda s, c: any(g.block_size == 2 * s.block_size for g in c.groups),
+    "the block size of serving beside a smaller one": lambda s, c: (
+        s.block_size < 128 and any(g.block_size == 128 for g in c.groups)
+    ),
+    "no multiple of the smallest": lambda s, c: any(g.block_size % s.block_size for g in c.groups),
+    "hybrid beside not hybrid": lambda s, c: len({g.blocks_per_kv_block > 1 for g in growing(c)}) == 2,
+    "different hybrids": lambda s, c: len({g.blocks_per_kv_block for g in growing(c)} - {1}) > 1,
+    "interleave over a further group's kernel block": lambda s, c: (
+        c.cp.size > 1 and any(g.sharded and s.block_size < g.block_size < c.cp.interleave for g in growing(c))
+    ),
+    "ring beside a paged group": lambda s, c: bool(rings(c)) and bool(growing(c)),
+    "ring first, then a paged group": lambda s, c: c.groups[0].kind == "circular" and bool(growing(c)),
+    "paged group first, then a ring": lambda s, c: c.groups[0].kind == "paged" and bool(rings(c)),
+    "only rings": lambda s, c: len(rings(c)) == len(c.groups) > 1,
+    "negative position beside ordinary ones in a mixed launch": lambda s, c: (
+        bool(rings(c)) and bool(growing(c)) and any(p and min(p) < 0 <= max(p) for p in requests(c))
+    ),
+    "disabled ring under W > 1": lambda s, c: c.cp.size > 1 and bool(rings(c)),
+    "replicated beside sharded": lambda s, c: bool(replicated(c)) and len(replicated(c)) < len(growing(c)),
+    "replicated group with a token of another rank": lambda s, c: (
+        bool(replicated(c)) and any(p >= 0 and not s.is_local(p) for p in tokens(c))
+    ),
+    "replicated first": lambda s, c: c.cp.size > 1 and not c.groups[0].sharded,
+    "replicated row no wider than needed": lambda s, c: any(columns_of(c, g) == g.row_width > 1 for g in replicated(c)),
+    "disabled beside enabled": lambda s, c: len({g.enabled for g in c.groups}) == 2,
+    "disabled first": lambda s, c: not c.groups[0].enabled and len(c.groups) > 1,
+    "disabled group with rows too narrow": lambda s, c: any(
+        not g.enabled and g.kind == "paged" and columns_of(c, g) > g.row_width for g in c.groups
+    ),
+    "rows in another order": lambda s, c: any(a > b for a, b in zip(rows_in_use(c), rows_in_use(c)[1:], strict=False)),
+    "first row unused": lambda s, c: c.num_tokens > 0 and 0 not in rows_in_use(c),
+    "last row used": lambda s, c: len(c.groups[0].block_table) - 1 in rows_in_use(c)[:-1],
+    "empty request without a row": lambda s, c: -1 in (c.idx_mapping or ()),
+    "every request has its row, an empty one too": lambda s, c: 0 in lengths(c) and -1 not in (c.idx_mapping or (-1,)),
+    "more rows than requests": lambda s, c: 0 < c.num_reqs < len(c.groups[0].block_table),
+    "different strides": lambda s, c: len({g.stride - g.row_width for g in c.groups}) > 1,
+    "rows of different width": lambda s, c: len({g.row_width for g in growing(c)}) > 2,
+    "next to a border of a further group only": lambda s, c: any(
+        p > 0 and p % g.block_size in (0, g.block_size - 1) for g in c.groups[1:] for p in tokens(c)
+    ),
+    "position above 2^24": lambda s, c: max(tokens(c), default=0) >= 1 << 24,
+    "nothing replayed": lambda s, c: not any(c.replay.starts),
+    "no cacheable group": lambda s, c: not c.replay.cacheable_groups and any(c.replay.starts),
+    "some groups cacheable": lambda s, c: 0 < len(c.replay.cacheable_groups) < len(c.groups),
+    "slots taken back": lambda s, c: takes_slots_back(c),
+    "slots taken back in the second group only": lambda s, c: (
+        takes_slots_back(c) and 0 not in c.replay.cacheable_groups
+    ),
+    "first replayed token": lambda s, c: any(p == start for p, start in replayed_from(c)),
+    "last replayed token": lambda s, c: any(p == start + c.replay.window - 1 > start for p, start in replayed_from(c)),
+    "first token not replayed": lambda s, c: any(p == start + c.replay.window > start for p, start in replayed_from(c)),
+    "token before the replay": lambda s, c: any(p == start - 1 for p, start in replayed_from(c)),
+    "one request replays, another does not": lambda s, c: len({start > 0 for start in c.replay.starts}) == 2,
+}
+
+RARE = {"five groups", "only rings", "slots taken back in the second group only", "disabled ring under W > 1"}
+
+
+@pytest.fixture(scope="module")
+def shapes_seen() -> Counter[str]:
+    seen: Counter[str] = Counter()
+    for specialization, case, _ in drawn_from(pooled("everything"), 600):
+        seen.update(name for name, has in SHAPES.items() if has(specialization, case))
+    return seen
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_shape_appears_within_300_examples(shape: str, shapes_seen: Counter[str]) -> None:
+    assert shapes_seen[shape] >= 6  # in 600 examples
+
+
+# Shrinking
+
+
+class Found(Exception):
+    """Stands for a subject that fails."""
+
+
+Property = Callable[[Case], bool]
+
+
+def shrunk(name: str, fails: Property, start: int) -> tuple[Case, Launch]:
+    """The case that Hypothesis reports for a subject that fails where ``fails`` holds."""
+    last: list[Drawn] = []
+
+    @seed(start)
+    @settings(max_examples=600, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(pooled(name))
+    def search(drawn: Drawn) -> None:
+        if fails(drawn[1]):
+            last.append(drawn)
+            raise Found
+
+    with pytest.raises(Found):
+        search()
+    return last[-1][1:]
+
+
+def slot_in_the_second_group(case: Case) -> bool:
+    return len(case.groups) > 1 and any(slot != case.pad_id for slot in slot_mapping(case)[1])
+
+
+def negative_in_a_mixed_launch(case: Case) -> bool:
+    return bool(rings(case)) and bool(growing(case)) and min(tokens(case), default=0) < 0
+
+
+def token_in_a_replicated_group(case: Case) -> bool:
+    return bool(replicated(case)) and case.num_tokens > 0
+
+
+def another_row(case: Case) -> bool:
+    return any(row not in (request, -1) for request, row in enumerate(case.idx_mapping or ()))
+
+
+@pytest.mark.parametrize(
+    ("name", "fails"),
+    [
+        pytest.param("v2", slot_in_the_second_group, id="slot-in-the-second-group"),
+        pytest.param("fused", negative_in_a_mixed_launch, id="negative-in-a-mixed-launch"),
+        pytest.param("v2", token_in_a_replicated_group, id="token-in-a-replicated-group"),
+        pytest.param("v2", another_row, id="another-row"),
+        pytest.param("replay", takes_slots_back, id="replayed"),
+    ],
+)
+def test_shrinks_to_two_tokens_and_two_groups(name: str, fails: Property) -> None:
+    for start in range(3):
+        case, launch = shrunk(name, fails, start)
+        assert case.num_tokens <= 2, case
+        assert len(case.groups) <= 2, case
+        assert all(group.row_stride is None for group in case.groups)
+        assert (launch.output_length, launch.fence) == (case.max_num_tokens, "after")

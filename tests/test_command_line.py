@@ -11,12 +11,18 @@ import pytest
 from conformance import lanes
 from reference.case import Case, Group
 from tests.commands import USAGE_ERROR, Done, pytest_, refusals
-from tests.faults.catalogue import by_name, write_variant
-from tests.hostile import tree
+from tests.faults.catalogue import DCP, Fault, by_name, write_variant
 
 BROKEN = Path(__file__).parent / "data" / "broken"
 CASE = Case((0, 3), (0, 1, 2), 3, 5, (Group(((4, 2),), 2, 2),))
-ENDLESS = "while True:\n    pass"
+SOURCES = {
+    "not-python": ("def compute_dcp_slot_mapping(", "def ("),
+    "unknown-parameter": (
+        "    cp_interleave: int,\n    pad_id",
+        "    cp_interleave: int,\n    warp_count: int,\n    pad_id",
+    ),
+    "endless": ("    output = slot_mapping[:num_tokens]\n", "    while True:\n        pass\n"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -24,12 +30,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty source, wrong ones, and cases that fit nobody."""
     folder = tmp_path_factory.mktemp("command-line")
     (folder / "empty").mkdir()
-    package = tree(folder / "not-python") / "kernels"
-    (package / "torch_dcp.py").write_text("def (\n")
-    package = tree(folder / "unknown-parameter") / "kernels"
-    source = (package / "torch_dcp.py").read_text()
-    (package / "torch_dcp.py").write_text(source.replace("block_table,", "block_table, warp_count,", 1))
-    tree(folder / "endless", host=ENDLESS)
+    for name, replacement in SOURCES.items():
+        write_variant(Fault(name, "source", "for a test of the command line", DCP, (replacement,)), folder / name)
     for name, whom in {"nobody": {"entry_points": ["no-such"]}, "other": {"subject": "vllm-ascend"}}.items():
         (folder / f"{name}.json").write_text(json.dumps({"case": CASE.to_json(), **whom}))
     (folder / "case.json").write_text(json.dumps(CASE.to_json()))
@@ -72,12 +74,12 @@ USAGE_ERRORS = {
     ),
     "source-not-python": (
         "--source kernels={folder}/not-python",
-        "subject 'kernels' cannot be loaded on lane '{lane}': SyntaxError: invalid syntax (torch_dcp.py, line 1)",
+        "subject 'kernels' cannot be loaded on lane '{lane}': SyntaxError: invalid syntax (torch_dcp.py, line ",
     ),
     "parameter": (
         "--source kernels={folder}/unknown-parameter",
         "compute_dcp_slot_mapping has a parameter 'warp_count' that the suite does not know "
-        "({folder}/unknown-parameter/kernels/torch_dcp.py:7): add it to the table of family 'dcp' in ",
+        "({folder}/unknown-parameter/kernels/torch_dcp.py:",
     ),
     "replay-missing": ("--replay {folder}/none.json", "--replay: {folder}/none.json: No such file or directory"),
     "replay-not-json": ("--replay {broken}/truncated.json", "--replay: {broken}/truncated.json: line "),
@@ -136,11 +138,12 @@ def summary(folder: Path) -> dict:
 
 
 def test_max_examples_and_compile_budget_bound_a_run(tmp_path: Path) -> None:
-    done = pytest_("conformance", "--max-examples", "7", "--compile-budget", "5", "--report-dir", tmp_path / "new")
+    options = ("--max-examples", "7", "--compile-budget", "5", "--report-dir", tmp_path / "new")
+    done = pytest_("conformance", "-k", "plain or circular or test_dcp", *options)
     assert done.status == 0, done.tail
     assert "kernels.v1: 5 specializations (" in done.output
     entry_points = summary(tmp_path / "new")["entry_points"]
-    assert entry_points["kernels.v1"]["cases"] == 3 * 7  # plain, circular, context parallelism
+    assert entry_points["kernels.v1"]["cases"] == 2 * 7  # plain and circular
     assert entry_points["kernels.v1"]["specializations"] <= 5
     assert entry_points["kernels.dcp"]["cases"] == 7
 
@@ -149,7 +152,7 @@ def test_the_summary_line_says_cases_specializations_lane_and_seconds(tmp_path: 
     done = pytest_("conformance", "-k", "dcp", "--max-examples", "3", "--report-dir", tmp_path)
     found = summary(tmp_path)
     lane = lanes.automatic().name
-    line = rf"^kernels on lane {lane}: 3 cases of 1 entry point, 1 specialization, 0 failures, (\d+\.\d) s$"
+    line = rf"^kernels on lane {lane}: 3 cases of 1 entry point, \d specializations?, 0 failures, (\d+\.\d) s$"
     said = re.search(line, done.output, re.MULTILINE)
     assert said, done.tail
     assert float(said[1]) == pytest.approx(found["seconds"], abs=0.06)

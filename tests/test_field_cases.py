@@ -14,15 +14,15 @@ import pytest
 
 from conformance import lanes
 from conformance.engine import Engine, Options
-from conformance.subjects.launching import Settings
 from conformance.subjects.entry import EntryPoint
+from conformance.subjects.launching import Settings
 from reference.case import Case, Launch
 from reference.verdict import UNWRITTEN
 from tests.commands import ROOT
 
 FILES = sorted((Path(__file__).parent / "data" / "field_cases").glob("*.json"))
 # The words for entry points; a file may be about one that these kernels do not have yet.
-ENTRY_POINTS = {"v1", "fused", "adaptive", "tiled", "replay", "v2", "dcp", "draft", "block_table"}
+ENTRY_POINTS = {"v1", "v2", "fused", "parallel", "adaptive", "tiled", "replay", "dcp", "draft", "block_table"}
 FENCES = ("after", "before")
 TILES = (16, 64, 1024)
 

@@ -23,9 +23,9 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """Node id of every conformance test -> the words that its launches stand for."""
     folder = tmp_path_factory.mktemp("launched")
     file = folder / "launched.json"
-    options = ("--max-examples", "25", "--compile-budget", "6", "--report-dir", folder)
+    options = ("--max-examples", "25", "--compile-budget", "3", "--report-dir", folder)
     done = pytest_("conformance", "-p", "tests.launched", *options, variables={FILE: str(file)})
-    assert done.status == 0, done.tail
+    assert done.status in (0, 1), done.tail  # what a test launches does not depend on whether it passes
     return {name: set(found) for name, found in json.loads(file.read_text()).items()}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from conformance.execution.session import Session
@@ -14,10 +14,16 @@ from conformance.subjects.entry import EntryPoint
 from conformance.subjects.launching import Settings
 from conformance.verdicts import Finding, judge
 from reference.case import Case, Launch
-from strategies.specializations import V1_AXES, Axes, Pool, Specialization, pool
+from strategies.specializations import FUSED_AXES, TILED_AXES, V1_AXES, V2_AXES, Axes, Pool, Specialization, pool
 
 # Families with compile-time parameters; the others are drawn freely.
-AXES: dict[str, Axes] = {"v1": V1_AXES, "v2": V1_AXES, "parallel": V1_AXES, "fused": V1_AXES}
+AXES: dict[str, Axes] = {
+    "v1": V1_AXES,
+    "v2": V2_AXES,
+    "tiled": TILED_AXES,
+    "fused": FUSED_AXES,
+    "parallel": replace(V2_AXES, world_sizes=(1,)),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+
+_KERNELS = Path(__file__).parents[1] / "kernels"
 
 _HEADER = """
 import os
@@ -36,12 +39,14 @@ def compute_dcp_slot_mapping(
 
 
 def tree(folder: Path, *, kernel: str = "pass", host: str = "pass") -> Path:
-    """A package ``kernels`` whose v1 kernel and torch path have these bodies."""
+    """A copy of the package ``kernels`` whose v1 kernel and torch path have these bodies."""
     package = folder / "kernels"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text("")
-    (package / "slot_mapping.py").write_text(_HEADER + _body(kernel))
-    (package / "torch_dcp.py").write_text(_TORCH + _body(host))
+    shutil.copytree(_KERNELS, package, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, text in (("slot_mapping.py", _HEADER + _body(kernel)), ("torch_dcp.py", _TORCH + _body(host))):
+        with (package / name).open(
+            "a", encoding="utf-8"
+        ) as file:  # the last definition of a name is the one that counts
+            file.write(text)
     return folder
 
 

@@ -25,9 +25,9 @@ from reference.verdict import UNWRITTEN, Guard
 PAGE = mmap.PAGESIZE
 SLOT_BYTES = (4096, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28)
 SLOTS_PER_SIZE = 12
-# Room around each slot in the child's address space. An index that is wrong by a gigabyte still lands in the gap of
-# its own buffer.
-GAP_BYTES = 1 << 32
+# Room around each slot in the child's address space: an int32 index into int64 elements, however wrong, still lands
+# in the gap of its own buffer.
+GAP_BYTES = 1 << 36
 # With an open fence, how much readable poison there is on either side: more than a kernel stages of a row at once.
 OPEN_BYTES = 1 << 15
 

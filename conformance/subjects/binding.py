@@ -123,6 +123,14 @@ V2: Mapping[str, Value] = {
     ),
 }
 
+# Kernels whose programs share the output, not the requests; the rest is V2's.
+TILED: Mapping[str, Value] = {
+    **V2,
+    "num_reqs": lambda c: c.case.num_reqs,
+    "num_positions": lambda c: len(c.case.positions),
+    "TILE_BLOCK_SIZE": _TILE,
+}
+
 # Kernels and host functions that take the addresses of all tables and outputs, without context parallelism. The
 # adaptive kernel's small tile is a quarter of the large one here, so that short and long requests both occur.
 FUSED: Mapping[str, Value] = {
@@ -193,6 +201,7 @@ class Family:
 FAMILIES: Mapping[str, Family] = {
     "v1": Family(V1, lambda c: (c.case.num_reqs + 1,)),
     "v2": Family(V2, lambda c: (len(c.case.groups), c.case.num_reqs + 1)),
+    "tiled": Family(TILED, lambda c: (-(-c.case.max_num_tokens // c.settings.tile), len(c.case.groups))),
     "fused": Family(FUSED),
     "parallel": Family(FUSED, lambda c: (len(c.case.groups), c.case.num_reqs + 1, _programs(c))),
     "replay": Family(REPLAY),

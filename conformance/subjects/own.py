@@ -55,6 +55,7 @@ def load(source: str | None) -> list[LoadedEntry]:
             FUSED,
             kernel=_named("fused_groups", "_compute_slot_mapping_fused_groups_adaptive_kernel"),
         ),
+        _entry("tiled", "tiled", V2, kernel=_named("tiled", "_compute_slot_mapping_tiled_kernel")),
         _entry("replay", "replay", REPLAY, call=_named("replay", "pad_replayed_slot_mapping")),
         _entry("dcp", "dcp", DCP, call=_named("torch_dcp", "compute_dcp_slot_mapping")),
     ]

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from reference.case import Case, ContextParallel, Group, Launch
 from reference.contract import ANSWER_CLAUSES, violations
 from reference.oracle import slot_mapping
+from strategies.batches import broken, menu_for
 from strategies.cases import MAX_TOKENS, Declaration, cases, cases_of, free_specializations
 from strategies.picking import MOST_ITEMS, Picker
 from strategies.specializations import V1_AXES, Specialization, pool
-from strategies.tables import MOST_CELLS, blocks_that_fit
+from strategies.tables import MOST_CELLS, TableRules, blocks_that_fit, draw_table
 
 EVERY_FEATURE = frozenset({"circular", "cp", "hybrid", "pad_id", "int64", "row_stride", "tail"})
 
@@ -173,6 +174,23 @@ def test_blocks_that_fit_are_the_most() -> None:
     assert blocks_that_fit(1 << 20, "int32") == 2048
     assert blocks_that_fit(1 << 20, "int64") == 1 << 24
     assert blocks_that_fit(1000, "int32") == 1 << 21
+
+
+def test_tables_beyond_what_is_affordable_are_refused() -> None:
+    with pytest.raises(ValueError, match="3000 columns are needed, a table of 2 rows affords 2048"):
+        draw_table(first_of_each_menu(), TableRules(1, 1 << 24), rows=2, columns=3000)
+
+
+def first_of_each_menu() -> Picker:
+    return Picker(lambda strategy: strategy.elements[0])  # type: ignore[arg-type, attr-defined]
+
+
+def test_runs_are_not_broken_where_the_window_would_not_reach() -> None:
+    # 16 positions across the end of a turn of 768 tokens need 16 columns; the window has 2.
+    specialization = Specialization(48, 16, ContextParallel(2, 0, 768), tile=16, window=2)
+    menu = menu_for(DECLARATIONS["windowed"], specialization, 1 << 20, growing=True)
+    assert broken(first_of_each_menu(), menu, 760, 16, 1 << 20) == list(range(760, 776))
+    assert broken(first_of_each_menu(), menu, 0, 16, 1 << 20) == [-1, *range(1, 16)]
 
 
 # Shapes: each is (specialization, case, launch) -> whether the case has it.

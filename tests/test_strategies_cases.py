@@ -78,7 +78,7 @@ def is_consecutive(positions: tuple[int, ...]) -> bool:
 def test_cases_keep_the_contract(name: str, source: Callable[[Declaration], st.SearchStrategy[Drawn]]) -> None:
     declaration = DECLARATIONS[name]
 
-    @settings(max_examples=400, database=None, deadline=None)
+    @settings(max_examples=250, database=None, deadline=None)
     @given(source(declaration))
     def check(drawn: Drawn) -> None:
         specialization, case, launch = drawn

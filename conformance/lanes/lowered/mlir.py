@@ -115,7 +115,9 @@ def llvm_ir(module: str) -> str:
     with tempfile.TemporaryDirectory(prefix="lowered-") as folder:
         before, after = Path(folder, "before.mlir"), Path(folder, "after.mlir")
         before.write_text(module)
-        done = subprocess.run([_optimizer(), before, *PASSES, "-o", after], capture_output=True, text=True)
+        done = subprocess.run(
+            [_optimizer(), "--mlir-disable-threading", before, *PASSES, "-o", after], capture_output=True, text=True
+        )
         if done.returncode:
             raise CompileError("upstream MLIR: " + done.stderr.strip().replace(folder + os.sep, "")[:2000])
         return frontend.translate(str(after))

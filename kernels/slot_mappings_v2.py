@@ -16,14 +16,15 @@ TILE_BLOCK_SIZE = 1024
 
 
 @triton.jit
-def place_sharded(position, block_size, kv_cache_block_size, cp_size, cp_rank, CP_INTERLEAVE: tl.constexpr):
-    """Steps 1 to 4 of the five, for positions >= 0: is it this rank's, in which cell of its row, where in that block.
+def shard_position(position, kv_cache_block_size, cp_size, cp_rank, CP_INTERLEAVE: tl.constexpr):
+    """Steps 1 to 3 of the five, for positions >= 0: is it this rank's, and which position it has among the rank's own.
 
-    The sizes are scalars known at run time, so that the groups of one launch may differ. With ``cp_size`` 1 and
-    ``cp_rank`` 0 everything is local and the steps reduce to ``divmod(position, block_size)``.
+    From there on a sharded group is like any other: cell ``own // block_size`` of the row, offset ``own % block_size``,
+    however many kernel blocks an allocated one holds. The sizes are scalars known at run time, so that the groups of
+    one launch may differ; with ``cp_size`` 1 and ``cp_rank`` 0 every position is the rank's own, and stays as it is.
     """
     # A shard is a share of the *allocated* block: with kernel blocks here, a rank fills the wrong cells as soon as the
-    # interleave does not divide block_size (vllm-ascend PR 10442, vLLM PR 51031).
+    # interleave does not divide them (vllm-ascend PR 10442, vLLM PR 51031).
     virtual_block_size = kv_cache_block_size * cp_size
     virtual_block = position // virtual_block_size
     virtual_offset = position - virtual_block * virtual_block_size
@@ -32,15 +33,16 @@ def place_sharded(position, block_size, kv_cache_block_size, cp_size, cp_rank, C
     turn = run // cp_size
     owner = run - turn * cp_size
     local_offset = turn * CP_INTERLEAVE + (virtual_offset - run * CP_INTERLEAVE)
-    kernel_block = local_offset // block_size
-    block_index = virtual_block * (kv_cache_block_size // block_size) + kernel_block
-    return owner == cp_rank, block_index, local_offset - kernel_block * block_size
+    return owner == cp_rank, virtual_block * kv_cache_block_size + local_offset
 
 
-# How long the output is padded may change with every step. Specialized on (equal to 1, divisible by 16), each new kind
-# of batch would compile again, about 5 s on an NPU. The stride and the rank stay what they are for as long as the
-# engine runs, and the number of requests is in the grid only.
-@triton.jit(do_not_specialize=["max_num_tokens"])
+# How long the output is padded may change with every step, and a batch may start anywhere in a buffer. Specialized on
+# (equal to 1, divisible by 16), each new kind would compile again, about 5 s on an NPU. The stride and the rank stay
+# what they are for as long as the engine runs, and the number of requests is in the grid only.
+@triton.jit(
+    do_not_specialize=["max_num_tokens"],
+    do_not_specialize_on_alignment=["idx_mapping", "query_start_loc", "pos"],
+)
 def _compute_slot_mappings_kernel(
     max_num_tokens,
     idx_mapping,
@@ -119,15 +121,13 @@ def _compute_slot_mappings_kernel(
         loaded = tl.load(pos + token, mask=in_request, other=-1).to(tl.int32)
         is_local = (loaded >= 0) & has_slots
         position = tl.maximum(loaded, 0)
-        if CP_SIZE == 1:
-            block_index = position // block_size
-            offset = position - block_index * block_size
-        else:
-            is_mine, block_index, offset = place_sharded(
-                position, block_size, kv_cache_block_size, group_cp_size, group_cp_rank, CP_INTERLEAVE
+        if CP_SIZE > 1:
+            is_own, position = shard_position(
+                position, kv_cache_block_size, group_cp_size, group_cp_rank, CP_INTERLEAVE
             )
-            is_local = is_local & is_mine
-
+            is_local = is_local & is_own
+        block_index = position // block_size
+        offset = position - block_index * block_size
         slots = look_up_slots(
             row_ptr, row_cells, block_index, offset, is_local, block_size, padding, BLOCK_TABLE_WINDOW_SIZE
         )

@@ -7,22 +7,38 @@ import triton
 import triton.language as tl
 
 from kernels.group_tables import GroupTables, check_batch, check_launch
-from kernels.slot_mappings_v2 import place_sharded
+from kernels.slot_mappings_v2 import shard_position
 
 TILE_BLOCK_SIZE = 256
 """Tokens a program handles."""
 
 
 @triton.jit
-def find_request(query_start_loc, num_reqs, token):
-    """For each token the last request that starts at or before it, which is the one that owns it: empty requests before
-    it start there too. ``num_reqs`` for a token that nobody owns.
+def find_requests(query_start_loc, num_reqs, first_token, TILE_BLOCK_SIZE: tl.constexpr):
+    """For each token of a tile the last request that starts at or before it. That is the one that owns it: empty
+    requests before it start there too. ``num_reqs`` for a token that nobody owns.
 
-    Bisection without a branch: the answer is in [request, request + left], so that nothing past
-    ``query_start_loc[num_reqs]`` is read, whatever the offsets hold.
+    Nothing outside ``query_start_loc[: num_reqs + 1]`` is read, whatever the offsets hold.
     """
-    request = tl.zeros_like(token)
+    FEW_REQUESTS: tl.constexpr = 4
+    SAMPLES: tl.constexpr = 256
+    # The answer for every token is in [first, first + left].
+    first = 0
     left = num_reqs
+    # Bisection waits for memory at every step. One load of evenly spread offsets takes most steps' place; for a few
+    # requests the sum over them would cost more than it saves (H200: 64 requests of 128 tokens 2.10 us without it and
+    # 1.65 us with it, one request of 4096 tokens 1.49 and 1.58 us).
+    if num_reqs > FEW_REQUESTS:
+        last_token = first_token + TILE_BLOCK_SIZE - 1
+        step = num_reqs // SAMPLES + 1
+        start = tl.load(query_start_loc + tl.minimum((tl.arange(0, SAMPLES) + 1) * step, num_reqs))
+        # Both counts in one sum, each in 16 bits of it.
+        counts = tl.sum((start <= first_token).to(tl.int32) + (start <= last_token).to(tl.int32) * 65536, axis=0)
+        first = tl.minimum((counts & 65535) * step, num_reqs)
+        left = tl.minimum(((counts >> 16) + 1) * step - 1, num_reqs) - first
+
+    token = first_token + tl.arange(0, TILE_BLOCK_SIZE)
+    request = tl.zeros_like(token) + first
     while left > 0:
         half = (left + 1) // 2
         start = tl.load(query_start_loc + request + half)
@@ -32,7 +48,10 @@ def find_request(query_start_loc, num_reqs, token):
 
 
 # What may change with every step is not specialized on: each new kind of batch would compile again.
-@triton.jit(do_not_specialize=["max_num_tokens", "num_reqs", "num_positions"])
+@triton.jit(
+    do_not_specialize=["max_num_tokens", "num_reqs", "num_positions"],
+    do_not_specialize_on_alignment=["idx_mapping", "query_start_loc", "pos"],
+)
 def _compute_slot_mapping_tiled_kernel(
     max_num_tokens,
     num_reqs,
@@ -65,14 +84,15 @@ def _compute_slot_mapping_tiled_kernel(
     """
     slot_type: tl.constexpr = slot_mappings_ptr.dtype.element_ty
     group = tl.program_id(1)
-    token = tl.program_id(0) * TILE_BLOCK_SIZE + tl.arange(0, TILE_BLOCK_SIZE)
+    first_token = tl.program_id(0) * TILE_BLOCK_SIZE
+    token = first_token + tl.arange(0, TILE_BLOCK_SIZE)
     # Masked by what there is, not by the number of tokens: that is on the device, and would have to arrive first.
     loaded = tl.load(pos + token, mask=token < num_positions, other=-1).to(tl.int32)
     table_ptr = tl.load(block_table_ptrs + group).to(tl.pointer_type(tl.int32))
     row_stride = tl.load(block_table_strides + group).to(tl.int64)
     block_size = tl.load(kernel_block_sizes + group)
     kv_cache_block_size = tl.load(block_sizes + group)
-    request = find_request(query_start_loc, num_reqs, token)
+    request = find_requests(query_start_loc, num_reqs, first_token, TILE_BLOCK_SIZE)
 
     slots = tl.full((TILE_BLOCK_SIZE,), PAD_ID, slot_type)
     has_slots = (num_reqs > 0) & (row_stride > 0)
@@ -85,20 +105,19 @@ def _compute_slot_mapping_tiled_kernel(
             row = tl.load(idx_mapping + row)
             is_local = is_local & (row >= 0)
         position = tl.maximum(loaded, 0)
-        if CP_SIZE == 1:
-            block_index = position // block_size
-            offset = position - block_index * block_size
-        else:
+        if CP_SIZE > 1:
             group_cp_size = CP_SIZE
             group_cp_rank = cp_rank
             if dcp_sharded is not None:
                 is_sharded = tl.load(dcp_sharded + group) != 0
                 group_cp_size = tl.where(is_sharded, CP_SIZE, 1)
                 group_cp_rank = tl.where(is_sharded, cp_rank, 0)
-            is_mine, block_index, offset = place_sharded(
-                position, block_size, kv_cache_block_size, group_cp_size, group_cp_rank, CP_INTERLEAVE
+            is_own, position = shard_position(
+                position, kv_cache_block_size, group_cp_size, group_cp_rank, CP_INTERLEAVE
             )
-            is_local = is_local & is_mine
+            is_local = is_local & is_own
+        block_index = position // block_size
+        offset = position - block_index * block_size
 
         found = is_local & (block_index < row_stride)
         # Ascend's compiler drops the mask of a scattered load and selects afterwards: the address must be good anyway.

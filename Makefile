@@ -14,7 +14,7 @@ TORCH :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help conformance test test-interpreter lint bench environment environment-interpreter explain-lane check-device \
+.PHONY: help conformance test test-interpreter deep lint bench environment environment-interpreter explain-lane check-device \
         clean clean-cache clean-environment
 
 # --- which Python, and so which lane ------------------------------------------------------------------------------
@@ -61,6 +61,11 @@ test: explain-lane $(READY)
 test-interpreter: .venv-interpreter/.complete
 	.venv-interpreter/bin/python -m pytest conformance --lane interpreter --hypothesis-profile quick
 
+# Lane against lane, then as many cases a test as profile deep has: hours.
+deep: .venv/.complete .venv-interpreter/.complete
+	.venv/bin/python -m conformance.agreement --cases 20000
+	.venv/bin/python -m pytest conformance $(SUBJECT_OPTIONS) --lane lowered --hypothesis-profile deep $(ARGS)
+
 lint: $(OWN_ENVIRONMENT)/.dev-complete
 	$(OWN_ENVIRONMENT)/bin/python -m ruff check .
 	$(OWN_ENVIRONMENT)/bin/python -m ruff format --check .
@@ -92,6 +97,7 @@ help:
 	@echo '     ARGS="..."               more arguments for pytest'
 	@echo 'make test                     the tests of the suite itself and a quick conformance run'
 	@echo 'make test-interpreter         a quick conformance run on the interpreter lane'
+	@echo 'make deep                     both lanes on 20,000 cases, then PROFILE=deep (SUBJECT, SOURCE and ARGS as above)'
 	@echo 'make lint                     ruff and mypy'
 	@echo 'make bench                    cases a second, launch times; writes reports/output/bench.json'
 	@echo 'make environment              .venv, for lane lowered; environment-interpreter: .venv-interpreter'

@@ -7,23 +7,22 @@ The result is printed and written to ``bench.json``.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from conformance import lanes
+from conformance.both_lanes import CACHE, INTERPRETER, ROOT, OtherLane, Who, draw, item_of, outcomes
 from conformance.engine import Engine, Options
+from conformance.execution.session import Outcome
 from conformance.lanes.lowered import LoweredLane
-from conformance.saved import read
-from conformance.subjects.binding import bind, settings_of
 from conformance.subjects.entry import EntryPoint
 from conformance.subjects.launching import Settings
 from conformance.under_test import Drawn, UnderTest
@@ -32,8 +31,6 @@ from reports.environment import environment
 from reports.files import json_lines, write_text
 
 SCHEMA = 1
-ROOT = Path(__file__).parents[1]
-INTERPRETER = ROOT / ".venv-interpreter" / "bin" / "python"
 BUDGET = 64
 CORES = len(os.sched_getaffinity(0))
 
@@ -54,22 +51,6 @@ def five_programs(tile: int) -> tuple[Case, Launch, Settings]:
     return case, Launch(), Settings(tile=tile)
 
 
-def draw(target: UnderTest, count: int, number: int) -> list[Drawn]:
-    """The first ``count`` examples of a seed, of every kind."""
-    drawn: list[Drawn] = []
-
-    @seed(number)
-    @settings(
-        max_examples=count, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=[*HealthCheck]
-    )
-    @given(target.cases())
-    def collect(each: Drawn) -> None:
-        drawn.append(each)
-
-    collect()
-    return drawn
-
-
 def loop(target: UnderTest, count: int, number: int) -> float:
     """Cases a second of the whole loop: draw, oracle, launch, compare."""
 
@@ -86,49 +67,33 @@ def loop(target: UnderTest, count: int, number: int) -> float:
     return count / (time.perf_counter() - started)
 
 
-def launches(engine: Engine, entry: EntryPoint, drawn: Sequence[Drawn], repeat: int) -> list[float]:
-    """The median of ``repeat`` launches of each case, in seconds, as timed around the call in the child process."""
-    session = engine.session(entry.subject)
+def launch_time(launched: Iterable[Outcome]) -> float:
+    """The median time of several launches of one case but the first, in seconds, as timed around the call in the child
+    process.
+    """
     times = []
-    for case, launch, chosen in drawn:
-        invocation, launch = bind(entry, case, launch, chosen)
-        outcomes = [session.launch(invocation, launch.fence) for _ in range(repeat + 1)][1:]
-        failed = [outcome.message for outcome in outcomes if outcome.status != "ok"]
-        if failed:
-            raise RuntimeError(f"a launch to be timed failed: {failed[0]}")
-        times.append(statistics.median(outcome.seconds for outcome in outcomes))
-    return times
-
-
-def as_worker(lane: str, file: Path, repeat: int) -> list[float]:
-    """One round of one lane on saved cases."""
-    engine, entry = engine_on(lanes.by_name(lane), ROOT / ".cache")
-    try:
-        cases = [read(path) for path in sorted(file.iterdir())]
-        drawn = [(item.case, item.launch, settings_of(entry, item.launch)) for item in cases]
-        return launches(engine, entry, drawn, repeat)
-    finally:
-        engine.close()
+    for outcome in launched:
+        if outcome.status != "ok":
+            raise RuntimeError(f"a launch to be timed failed: {outcome.message}")
+        times.append(outcome.seconds)
+    return statistics.median(times[1:])
 
 
 def compare_lanes(target: UnderTest, count: int, rounds: int) -> dict[str, object]:
     """The same cases on both lanes, in turns."""
-    with tempfile.TemporaryDirectory(prefix="bench-") as name:
-        folder = Path(name)
-        for number, (case, launch, chosen) in enumerate(draw(target, count, 1)):
-            _, launch = bind(target.entry, case, launch, chosen)
-            item = {"case": case.to_json(), "launch": launch.to_json()}
-            (folder / f"{number:04}.json").write_text(json.dumps(item), encoding="utf-8")
-        pythons = {"lowered": (Path(sys.executable), 5), "interpreter": (INTERPRETER, 1)}
-        totals: dict[str, list[float]] = {lane: [] for lane in pythons}
-        middles: dict[str, list[float]] = {lane: [] for lane in pythons}
+    items = [item_of(target.entry, each) for each in draw(target, count, 1)]
+    repeats = {"lowered": 5, "interpreter": 1}
+    totals: dict[str, list[float]] = {lane: [] for lane in repeats}
+    middles: dict[str, list[float]] = {lane: [] for lane in repeats}
+    pythons = {"lowered": Path(sys.executable), "interpreter": INTERPRETER}
+    with ExitStack() as stack:
+        others = [stack.enter_context(OtherLane(lane, pythons[lane], Who())) for lane in repeats]
         for _ in range(rounds):
-            for lane, (python, repeat) in pythons.items():
-                command = [str(python), "-m", "conformance.bench", "--worker", lane, name, str(repeat)]
-                done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-                times = json.loads(done.stdout)
-                totals[lane].append(sum(times))
-                middles[lane].append(statistics.median(times))
+            for other in others:
+                other.ask(target.entry, items, repeats[other.name] + 1)
+                times = [launch_time(launched) for launched in other.answer()]
+                totals[other.name].append(sum(times))
+                middles[other.name].append(statistics.median(times))
     ratios = [slow / fast for slow, fast in zip(totals["interpreter"], totals["lowered"], strict=True)]
     return {
         "cases": count,
@@ -164,13 +129,13 @@ def compiling() -> dict[str, object]:
 
 
 def measure(count: int, rounds: int) -> dict[str, object]:
-    engine, entry = engine_on(LoweredLane(), ROOT / ".cache")
+    engine, entry = engine_on(LoweredLane(), CACHE)
     try:
         engine.compile(entry, lambda done, total: None)
         target = UnderTest(engine, entry)
         loop(target, 200, 2)
         rates = [loop(target, 1000, number) for number in (3, 4, 5)]
-        fixed = {f"tile_{tile}": launches(engine, entry, [five_programs(tile)], 300)[0] for tile in (1024, 64)}
+        fixed = {f"tile_{tile}": launch_time(outcomes(engine, entry, five_programs(tile), 301)) for tile in (1024, 64)}
         figures: dict[str, object] = {
             "schema": SCHEMA,
             "loop_cases_per_second": round(statistics.median(rates)),
@@ -189,12 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cases", type=int, default=200, help="cases that both lanes run (default 200)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of both lanes in turns (default 3)")
     parser.add_argument("--report-dir", type=Path, default=ROOT / "reports" / "output")
-    parser.add_argument("--worker", nargs=3, metavar=("LANE", "FOLDER", "REPEAT"), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    if options.worker:
-        lane, folder, repeat = options.worker
-        print(json.dumps(as_worker(lane, Path(folder), int(repeat))))
-        return 0
     figures = measure(options.cases, options.rounds)
     for name, value in figures.items():
         if name not in ("schema", "environment"):

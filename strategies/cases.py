@@ -80,7 +80,7 @@ def _draw_case(picker: Picker, declaration: Declaration, s: Specialization, max_
     launch = Launch(s.output_dtype, max_num_tokens + picker.pick(_EXTRA_OUTPUT), picker.pick(_FENCES))
     lengths = [len(own) for own in batch.requests]
     idx_mapping = draw_idx_mapping(picker, lengths, rows) if "idx_mapping" in features else None
-    replay = draw_replay(picker, specs, batch, s.block_size) if "replay" in features else None
+    replay = draw_replay(picker, specs, batch) if "replay" in features else None
     # Last, so that everything else stays what it is when a group goes.
     for spec, own in zip(specs[1:], rules[1:], strict=True):
         groups.append(_draw_group(picker, declaration, spec, own, rows, batch))

@@ -6,16 +6,16 @@ group" is the simplest choice: shrinking takes out any of them without disturbin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd
 
 from strategies.declaration import Declaration
 from strategies.geometry import NO_CP, Geometry
-from strategies.picking import MOST_ITEMS, Picker
+from strategies.picking import Picker
 from strategies.specializations import Specialization
-from strategies.tables import MOST_CELLS, TableRules, blocks_that_fit
+from strategies.tables import TableRules, blocks_that_fit
 
 MOST_GROUPS = 5
 
@@ -27,11 +27,13 @@ LARGEST_BLOCK = 1 << 22
 
 MOST_BLOCKS_PER_KV_BLOCK = 16
 
-_SINGLE_BLOCK_ROWS = 2
-"""Allocated blocks that a row of a disabled group has at most: fewer than its tokens would need."""
+_DISABLED_BLOCKS = 2
+"""Allocated blocks that a row of a disabled group has at most: often fewer than its tokens would need."""
 
 _ABSENT = 1.4
 """How many times as likely as a group is no group, in each of the further places."""
+
+_FEATURE_OF = {"circular": "circular", "replicated": "sharded", "disabled": "enabled"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,13 @@ class GroupSpec:
     kind: str = "paged"
     sharded: bool = True
     enabled: bool = True
+
+    @property
+    def part(self) -> str:
+        """The part of a menu where it stands."""
+        if not self.enabled:
+            return "disabled"
+        return self.kind if self.sharded else "replicated"
 
     @property
     def grows(self) -> bool:
@@ -77,11 +86,11 @@ def rules_for(groups: Sequence[GroupSpec], rows: int, top: int, output_dtype: st
     limit = min([top, *(_positions_in(own.most_columns(rows), geometry) for geometry, own in growing)])
     if len(groups) == 1:
         return rules, limit
-    narrow = sum(_narrow_columns(group) for group in groups)
-    # Each group needs at most one allocated block more than its share of the positions fills.
-    density = sum(1 / (geometry.block_size * geometry.cp.size) for geometry, _ in growing)
     if growing:
-        limit = min(limit, int((MOST_CELLS_OF_ALL // rows - narrow) / density))
+        # A row has a column for every b*W of its positions, and, rounded up, an allocated block more at most.
+        rounding = sum(_narrow_columns(group) for group in groups)
+        columns_a_position = sum(1 / (geometry.block_size * geometry.cp.size) for geometry, _ in growing)
+        limit = min(limit, int((MOST_CELLS_OF_ALL // rows - rounding) / columns_a_position))
     return [_limited(own, group, rows, limit) for own, group in zip(rules, groups, strict=True)], limit
 
 
@@ -104,7 +113,7 @@ def _narrow_columns(group: GroupSpec) -> int:
     """The columns of a row that no position needs."""
     if group.kind == "circular":
         return 1
-    return group.geometry.blocks_per_kv_block * (1 if group.enabled else _SINGLE_BLOCK_ROWS)
+    return group.geometry.blocks_per_kv_block * (1 if group.enabled else _DISABLED_BLOCKS)
 
 
 def _limited(rules: TableRules, group: GroupSpec, rows: int, limit: int) -> TableRules:
@@ -112,37 +121,42 @@ def _limited(rules: TableRules, group: GroupSpec, rows: int, limit: int) -> Tabl
     columns = _narrow_columns(group)
     if group.grows:
         columns = rules.column_step * -(-limit // group.geometry.virtual_block_size)
-    return TableRules(rules.column_step, rules.blocks, rules.growing, min(MOST_CELLS, columns * rows))
+    return replace(rules, cells=columns * rows)
 
 
 @lru_cache(maxsize=4096)
 def _menus(declaration: Declaration, s: Specialization) -> tuple[Sequence[GroupSpec], Sequence[GroupSpec | None]]:
-    """What the first group may be, and what each further one may, simplest first."""
+    """What the first group may be, and what each further one may: paged as usual, a ring, replicated, disabled.
+
+    Each part of a menu has the same size for every specialization, so that shrinking may change the specialization and
+    keep the groups, and goes from simple to odd geometries, so that it finds the simplest.
+    """
     own = Geometry(s.block_size, s.blocks_per_kv_block, s.cp if s.cp.size > 1 else NO_CP)
     usual = GroupSpec(own, "circular" if s.circular else "paged")
     several = "groups" in declaration.features
     kinds = ("paged", "circular") if several and not s.circular else (usual.kind,)
-    others = [group for group in _forms(declaration, own) if group.kind in kinds and group != usual]
-    first = [*[usual] * (4 * len(others) or 1), *others]
+    forms = [group for group in _forms(declaration, own) if group.kind in kinds]
+    first = [usual, *_parts(declaration, forms, {"paged": 8, "circular": 4, "replicated": 2, "disabled": 2}, usual)]
     if not several:
-        return first, ()
-    further = _further(declaration, own)
-    absent = min(round(_ABSENT * len(further)), MOST_ITEMS - len(further))
-    return first, (*[None] * absent, *further)
+        return first if len(set(first)) > 1 else first[:1], ()
+    geometries = list(_geometries(own, hybrid="hybrid" in declaration.features))
+    simple = [each for each in geometries if each.block_size in _multiples(own) and each.blocks_per_kv_block <= 2]
+    forms = [group for each in geometries for group in _forms(declaration, each) if group.enabled and group.sharded]
+    forms += [group for each in simple for group in _forms(declaration, each) if not (group.enabled and group.sharded)]
+    further = _parts(declaration, forms, {"paged": 40, "circular": 32, "replicated": 20, "disabled": 12}, forms[0])
+    return first, [*[None] * round(_ABSENT * len(further)), *further]
 
 
-def _further(declaration: Declaration, own: Geometry) -> list[GroupSpec]:
-    """What a further group may be: what has the geometry of the first group comes first, what tells most twice."""
-    found: list[GroupSpec] = []
-    for geometry in _geometries(own, hybrid="hybrid" in declaration.features):
-        size, blocks = geometry.block_size, geometry.blocks_per_kv_block
-        for group in _forms(declaration, geometry):
-            if group.is_replicated or not group.enabled:
-                if blocks <= 2 and size in (own.block_size, 2 * own.block_size, 3 * own.block_size, 128):
-                    found.append(group)
-            else:
-                found += [group] * 2
-    return found
+def _parts(
+    declaration: Declaration, groups: Sequence[GroupSpec], sizes: Mapping[str, int], instead: GroupSpec
+) -> list[GroupSpec]:
+    """For each kind that the declaration has a part of a menu; ``instead`` where there is no such group."""
+    menu: list[GroupSpec] = []
+    for kind, size in sizes.items():
+        if _FEATURE_OF.get(kind) in (None, *declaration.features):
+            part = [group for group in groups if group.part == kind] or [instead]
+            menu += [part[place * len(part) // size] for place in range(size)]
+    return menu
 
 
 def _forms(declaration: Declaration, geometry: Geometry) -> Iterator[GroupSpec]:
@@ -161,9 +175,14 @@ def _forms(declaration: Declaration, geometry: Geometry) -> Iterator[GroupSpec]:
 def _geometries(own: Geometry, *, hybrid: bool) -> Iterator[Geometry]:
     """Block sizes not below that of ``own``, with numbers of blocks that an allocated block may have."""
     b, k, interleave = own.block_size, own.blocks_per_kv_block, own.cp.interleave
-    sizes = (b, 2 * b, 3 * b, 128, 16, 48, b + 1, 272, 1 << 20)
+    sizes = (*_multiples(own), 16, 48, b + 1, 272, 1 << 20)
     for size in dict.fromkeys(size for size in sizes if b <= size <= LARGEST_BLOCK):
         fits = interleave // gcd(interleave, size)
         for blocks in sorted({1, k, fits, 2 * fits, 3 * fits}) if hybrid else (1,):
             if blocks <= MOST_BLOCKS_PER_KV_BLOCK:
                 yield Geometry(size, blocks, own.cp)
+
+
+def _multiples(own: Geometry) -> tuple[int, ...]:
+    """The block sizes that serving has beside that of ``own``; 128 is its usual one."""
+    return own.block_size, 2 * own.block_size, 3 * own.block_size, 128

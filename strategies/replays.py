@@ -7,9 +7,14 @@ from functools import cache
 
 from reference.case import Replay
 from reference.fields import INT32_MAX
-from strategies.batches import Batch, Positions
+from strategies.batches import Batch
 from strategies.groups import GroupSpec
 from strategies.picking import Picker
+
+_WINDOWS = (1, 2, 3, 5, 16, 128, 1 << 20, 0)
+
+_WHO = (*[(0, 1)] * 2, *[(1, 1)] * 5, (1, 2), (1, 2), (2, 2), (2, 2))
+"""(first, step): the requests that replay something, counted from 1; 0 is for none."""
 
 _ANCHORS = (0.0, 1.0, 0.5)
 """The token that a start is chosen for, by its place in the request."""
@@ -18,29 +23,26 @@ _ON_A_BORDER = ((0, 0), (-1, 1), (-1, 0), (0, 1), (0, -3))
 """(windows, tokens) from that token to the start: it is the first one replayed, the last one, the one after it, the one
 before the first; well inside."""
 
-_STARTS = (
-    *[None] * 7,
-    *((anchor, windows, tokens) for windows, tokens in _ON_A_BORDER for anchor in _ANCHORS),
-)
+_STARTS = [(anchor, *border) for border in _ON_A_BORDER for anchor in _ANCHORS]
 
 
-def draw_replay(picker: Picker, groups: Sequence[GroupSpec], batch: Batch, block_size: int) -> Replay:
-    """A replay over the paged ones of ``groups``. The simplest replays nothing, in no group."""
-    window = picker.pick((1, 2, 3, 5, block_size, block_size + 1, 16, 128, 1 << 20, 0))
+def draw_replay(picker: Picker, groups: Sequence[GroupSpec], batch: Batch) -> Replay:
+    """A replay over the paged ones of ``groups``. The simplest replays nothing, in no group.
+
+    All requests that replay something do it in the same way: a pick for each would keep a batch from shrinking to the
+    one that tells.
+    """
+    window = picker.pick(_WINDOWS)
+    first, step = picker.pick(_WHO)
+    anchor, windows, tokens = picker.pick(_STARTS)
     paged = [index for index, group in enumerate(groups) if group.kind == "paged"]
     chosen = picker.pick(_subsets(len(paged)))
-    starts = tuple(_start(picker, positions, window) for positions in batch.requests)
-    return Replay(starts, window, tuple(index for place, index in enumerate(paged) if chosen >> place & 1))
-
-
-def _start(picker: Picker, positions: Positions, window: int) -> int:
-    """The first replayed position of a request, 0 where nothing is."""
-    start = picker.pick(_STARTS)
-    if start is None or not positions:
-        return 0
-    anchor, windows, tokens = start
-    position = positions[round(anchor * (len(positions) - 1))]
-    return min(max(position + windows * window + tokens, 0), INT32_MAX)
+    starts = [0] * len(batch.requests)
+    for request in range(first - 1, len(starts), step) if first else ():
+        if positions := batch.requests[request]:
+            position = positions[round(anchor * (len(positions) - 1))]
+            starts[request] = min(max(position + windows * window + tokens, 0), INT32_MAX)
+    return Replay(tuple(starts), window, tuple(index for place, index in enumerate(paged) if chosen >> place & 1))
 
 
 @cache

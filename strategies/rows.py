@@ -7,7 +7,7 @@ from math import gcd
 from strategies.picking import Picker
 
 _STYLES = (*["in order"] * 8, *["backwards"] * 3, *["scattered"] * 4, "shared")
-_NO_ROW = (False, False, True)
+_NO_ROW = (False, True)
 
 
 def draw_idx_mapping(picker: Picker, lengths: list[int], rows: int) -> tuple[int, ...]:

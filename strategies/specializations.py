@@ -71,7 +71,8 @@ class Axes:
     """The values of each compile-time parameter of an entry point, simplest first; a single value means it is fixed.
 
     ``ranks``, ``interleaves`` and ``windows`` hold roles, because the value depends on the others. ``tiles`` and
-    ``windows`` are (None,) where the entry point has no such parameter.
+    ``windows`` are (None,) where the entry point has no such parameter. ``rings``: whether a ring compiles to something
+    else than a paged group. Where a launch has several groups, all this is about the first one.
     """
 
     block_sizes: tuple[int, ...] = BLOCK_SIZES
@@ -83,12 +84,14 @@ class Axes:
     windows: tuple[str | None, ...] = (None,)
     pad_ids: tuple[int, ...] = (-1, -2)
     output_dtypes: tuple[str, ...] = ("int32", "int64")
+    rings: bool = True
 
 
 V1_AXES = Axes(tiles=(16, 64, 256, 1024), windows=WINDOWS)
-V2_AXES = Axes(tiles=(16, 64, 256, 1024), windows=WINDOWS)
+V2_AXES = Axes(tiles=(16, 64, 256, 1024), windows=WINDOWS, rings=False)
 TILED_AXES = Axes(tiles=(64, 256, 1024))
-FUSED_AXES = Axes(world_sizes=(1,))
+FUSED_AXES = Axes(world_sizes=(1,), ranks=("first",), interleaves=("one",))
+"""The host chooses tile and window of each launch, by its longest request and its smallest block."""
 
 
 @dataclass(frozen=True)
@@ -197,7 +200,7 @@ def _values(declaration: Declaration, axes: Axes) -> _Values:
     features = declaration.features
     worlds = axes.world_sizes if "cp" in features else tuple(w for w in axes.world_sizes if w == 1)
     layouts = [(False, w) for w in worlds]
-    if "circular" in features:
+    if "circular" in features and axes.rings:
         layouts.insert(1 if 1 in worlds else 0, (True, 1))
     windows = axes.windows
     if "window" in declaration.clauses:
@@ -252,14 +255,18 @@ def _evaluator(names: tuple[str, ...], rule: Callable[..., bool]) -> Callable[[_
 
 
 def _fixed_rows(values: _Values) -> list[_Row]:
-    """What a pool has in any case: of each kind the simplest setting, then, if the axes have it, that of serving."""
+    """What a pool has in any case: of each kind the simplest setting, then that of serving, as far as the axes have it.
+
+    There is none without its block_size, or with tiles and windows that are all others.
+    """
     first_of_kind: dict[str, _Layout] = {}
     for layout in values["layout"]:
         first_of_kind.setdefault(_kind(layout), layout)
     simplest = {name: choices[0] for name, choices in values.items()}
     rows = [{**simplest, "layout": layout} for layout in first_of_kind.values()]
-    if all(value in values[name] for name, value in _SERVING.items()):
-        rows += [{**row, **_SERVING} for row in rows]
+    serving = {name: value for name, value in _SERVING.items() if values[name] != (None,)}
+    if all(value in values[name] for name, value in serving.items()):
+        rows += [{**row, **serving} for row in rows]
     return [row for row in rows if _legal(row)]
 
 

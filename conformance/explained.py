@@ -24,7 +24,7 @@ def signature(finding: Finding) -> str | None:
     if verdict.kind == v.GUARD and verdict.guards and not verdict.differences:
         guard = verdict.guards[0]
         side = "before" if guard.distance < 0 else "past"
-        return f"{verdict.kind} {guard.direction} {side} {guard.buffer}"
+        return f"{verdict.kind} {guard.direction} {side} {guard.buffer.partition('[')[0]}"
     if verdict.kind in (v.CRASH, v.COMPILE_ERROR, v.REFUSED):
         return f"{verdict.kind} {re.sub(r'0x[0-9a-f]+|-?[0-9]+', 'N', verdict.detail)}"
     return None

@@ -52,6 +52,9 @@ def _candidates(case: Case, launch: Launch) -> Iterator[Candidate]:
     """Simpler cases, the boldest change first. Each is strictly simpler in one respect, so trying them over and over
     ends.
     """
+    if len(case.groups) > 1:
+        for index in range(len(case.groups)):
+            yield _without_group(case, index), launch
     for request in range(case.num_reqs):
         if case.num_reqs > 1 or case.num_tokens:
             yield _without_request(case, request), launch
@@ -84,10 +87,21 @@ def _halvings(number: int) -> Iterator[int]:
         number //= 2
 
 
+def _without_group(case: Case, index: int) -> Case:
+    """Without the group; those that can be replayed keep their number in what is left."""
+    replay = case.replay
+    if replay is not None:
+        cacheable = (each - (each > index) for each in replay.cacheable_groups if each != index)
+        replay = replace(replay, cacheable_groups=tuple(cacheable))
+    return replace(case, groups=_without(case.groups, index), replay=replay)
+
+
 def _without_request(case: Case, request: int) -> Case:
     """Without the request and, where requests and rows go together, without its row."""
     bounds = case.query_start_loc
     case = _without_tokens(case, bounds[request], bounds[request + 1])
+    if case.replay is not None:
+        case = replace(case, replay=replace(case.replay, starts=_without(case.replay.starts, request)))
     starts = (*case.query_start_loc[: request + 1], *case.query_start_loc[request + 2 :])
     if case.idx_mapping is not None:
         return replace(case, query_start_loc=starts, idx_mapping=_without(case.idx_mapping, request))

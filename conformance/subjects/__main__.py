@@ -13,12 +13,23 @@ from pathlib import Path
 from conformance import lanes
 from conformance.execution.session import Session, SubjectError
 from conformance.subjects import NAMES
-from conformance.subjects.entry import EntryPoint
+from conformance.subjects.binding import BindingError, check
+from conformance.subjects.entry import TESTABLE, EntryPoint
 
 
 def _row(entry: EntryPoint) -> tuple[str, ...]:
     where = f"{Path(entry.file).name}:{entry.line}" if entry.file else "-"
-    return entry.name, entry.status, where, entry.function, ", ".join(entry.parameters) or "-"
+    return entry.name, _status(entry), where, entry.function, ", ".join(entry.parameters) or "-"
+
+
+def _status(entry: EntryPoint) -> str:
+    """Its own, unless its parameters cannot be bound."""
+    try:
+        if entry.status == TESTABLE:
+            check(entry)
+    except BindingError as error:
+        return str(error)
+    return entry.status
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,11 +57,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _guess(source: Path | None) -> str:
-    """The subject whose package is in a folder."""
-    for subject in NAMES:
-        name = subject.replace("-", "_")
-        if source is not None and ((source / name).is_dir() or source.name == name):
-            return subject
+    """The subject whose package a folder is or holds. The folder itself first: vLLM's package has one named kernels."""
+    packages = {subject.replace("-", "_"): subject for subject in NAMES}
+    if source is not None:
+        folder = source.resolve()
+        if folder.name in packages and (folder / "__init__.py").is_file():
+            return packages[folder.name]
+        for package, subject in packages.items():
+            if (folder / package).is_dir():
+                return subject
     return "vllm-ascend"
 
 

@@ -28,8 +28,10 @@ Value = Callable[[Launching], Argument]
 _TILE: Value = lambda c: c.settings.tile  # noqa: E731
 _WINDOW: Value = lambda c: c.window  # noqa: E731
 
-# Kernels that take one group, one program a request and one for the padding. Upstream calls the tile BLOCK_SIZE.
+# Kernels that take one group, one program a request and one for the padding (one a tile of padding in the versions
+# that take ``num_reqs``). Upstream calls the tile BLOCK_SIZE.
 V1: Mapping[str, Value] = {
+    "num_reqs": lambda c: c.case.num_reqs,
     "num_tokens": lambda c: c.case.num_tokens,
     "max_num_tokens": lambda c: c.case.max_num_tokens,
     "query_start_loc_ptr": lambda c: c.query_start_loc,
@@ -111,6 +113,7 @@ V2: Mapping[str, Value] = {
     "TRITON_BLOCK_SIZE": _TILE,
     "BLOCK_TABLE_WINDOW_SIZE": _WINDOW,
     "TOTAL_BLOCK_SIZE": lambda c: PRODUCTION_ROW,
+    "BLOCK_TABLE_PAD_SIZE": lambda c: max(PRODUCTION_ROW, _power_of_two(max(group.stride for group in c.case.groups))),
     "slot_mapping_enabled": lambda c: (
         None if _all_enabled(c) else c.each_group("slot_mapping_enabled", "bool", lambda group: group.enabled)
     ),
@@ -180,6 +183,16 @@ def _programs(launching: Launching) -> int:
     return max(1, min(4, -(-launching.case.num_tokens // launching.settings.tile)))
 
 
+def _v1_programs(launching: Launching) -> int:
+    """One a request, and those that pad: as many as could be needed where each pads one tile."""
+    tiles = -(-launching.case.max_num_tokens // launching.settings.tile)
+    return launching.case.num_reqs + (max(1, tiles) if "num_reqs" in launching.parameters else 1)
+
+
+def _power_of_two(least: int) -> int:
+    return 1 << max(least - 1, 0).bit_length()
+
+
 def _all_enabled(launching: Launching) -> bool:
     return all(group.enabled for group in launching.case.groups)
 
@@ -190,34 +203,49 @@ def _all_sharded(launching: Launching) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Entry points that are called alike: what their parameters mean, and the grid of a kernel (a host function has
-    none).
+    """Entry points that are called alike: what their parameters mean, those that none can do without, and the grid of
+    a kernel (a host function has none).
     """
 
     values: Mapping[str, Value]
+    needed: tuple[str, ...]
     grid: Callable[[Launching], tuple[int, ...]] = lambda c: ()
 
 
+_ONE_GROUP = ("query_start_loc_ptr", "positions_ptr", "block_table_ptr", "slot_mapping_ptr")
+_ALL_GROUPS = ("query_start_loc", "pos", "block_table_ptrs", "slot_mappings_ptr")
+_BY_ADDRESS = ("query_start_loc_ptr", "positions_ptr", "block_table_addrs_ptr", "slot_mapping_addrs_ptr")
+_BY_TOKEN = ("req_indices", "positions", "block_table", "slot_mapping")
+
 FAMILIES: Mapping[str, Family] = {
-    "v1": Family(V1, lambda c: (c.case.num_reqs + 1,)),
-    "v2": Family(V2, lambda c: (len(c.case.groups), c.case.num_reqs + 1)),
-    "tiled": Family(TILED, lambda c: (-(-c.case.max_num_tokens // c.settings.tile), len(c.case.groups))),
-    "fused": Family(FUSED),
-    "parallel": Family(FUSED, lambda c: (len(c.case.groups), c.case.num_reqs + 1, _programs(c))),
-    "replay": Family(REPLAY),
-    "dcp": Family(DCP),
-    "block-table": Family(BLOCK_TABLE),
-    "draft": Family(BLOCK_TABLE),
+    "v1": Family(V1, _ONE_GROUP, lambda c: (_v1_programs(c),)),
+    "v2": Family(V2, _ALL_GROUPS, lambda c: (len(c.case.groups), c.case.num_reqs + 1)),
+    "tiled": Family(TILED, _ALL_GROUPS, lambda c: (-(-c.case.max_num_tokens // c.settings.tile), len(c.case.groups))),
+    "fused": Family(FUSED, _BY_ADDRESS),
+    "parallel": Family(FUSED, _BY_ADDRESS, lambda c: (len(c.case.groups), c.case.num_reqs + 1, _programs(c))),
+    "replay": Family(REPLAY, ("query_start_loc", "positions", "slot_mapping_addrs")),
+    "dcp": Family(DCP, _BY_TOKEN),
+    "block-table": Family(BLOCK_TABLE, _BY_TOKEN),
+    "draft": Family(BLOCK_TABLE, _BY_TOKEN),
 }
 
 
 def check(entry: EntryPoint) -> None:
-    """Raise BindingError unless every parameter of ``entry`` is known: a run says so before it compiles anything."""
+    """Raise BindingError unless every parameter of ``entry`` is known and none is missing that all have: a run says so
+    before it compiles anything.
+    """
+    family = FAMILIES[entry.family]
     for parameter in entry.parameters:
-        if parameter not in FAMILIES[entry.family].values:
+        if parameter not in family.values:
             raise BindingError(
                 f"{entry.function} has a parameter {parameter!r} that the suite does not know"
                 f" ({entry.file}:{entry.line}): add it to the table of family {entry.family!r} in {_HERE}"
+            )
+    for parameter in family.needed:
+        if parameter not in entry.parameters:
+            raise BindingError(
+                f"{entry.function} has no parameter {parameter!r} ({entry.file}:{entry.line}), which family"
+                f" {entry.family!r} in {_HERE} cannot do without: give it a family of its own"
             )
 
 

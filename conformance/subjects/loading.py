@@ -42,7 +42,9 @@ class _StandIn(type):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if not _Importing.depth:
-            raise StandInUsed(f"{cls.__qualname__} was called, but its package is not installed")
+            missing = next(base for base in cls.__mro__ if isinstance(base, _StandIn) and base.__bases__ == (object,))
+            of = "" if missing is cls else f"{cls.__qualname__}, made of "
+            raise StandInUsed(f"{of}{missing.__qualname__} was called, but its package is not installed")
         if len(args) == 1 and not kwargs and callable(args[0]):
             return args[0]  # used as a decorator
         return stand_in(f"{cls.__qualname__}()")

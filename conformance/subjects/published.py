@@ -60,6 +60,15 @@ PLACES: Mapping[str, tuple[Place, ...]] = {
     ),
 }
 
+
+class NotPython(ValueError):
+    """A file in which an entry point would have been looked for."""
+
+    def __init__(self, file: Path, error: SyntaxError | ValueError) -> None:
+        self.file, self.line = file, getattr(error, "lineno", None) or 0
+        super().__init__(f"{file.name} cannot be parsed: {getattr(error, 'msg', error)}, line {self.line}")
+
+
 # Methods that are given NumPy arrays; the others get torch tensors.
 _TAKE_NUMPY = frozenset({"compute_slot_mapping", "compute_slot_mapping_draft"})
 _ABSENT = ("vllm", "vllm_ascend", "torch_npu")
@@ -68,7 +77,7 @@ _ABSENT = ("vllm", "vllm_ascend", "torch_npu")
 def load(subject: str, source: str | None) -> list[LoadedEntry]:
     """Every entry point that has a place in this version, and the others with the reason why they have none.
 
-    Raises FileNotFoundError when the package is not there, or holds none of the files.
+    Raises FileNotFoundError when the package is not there.
     """
     folder = find_package(subject.replace("-", "_"), source)
     # vLLM's other files start an engine's worth of imports; those of vllm-ascend import vLLM, which is a stand-in.
@@ -86,7 +95,10 @@ def _entry(
     package: PartialPackage,
     modules: dict[Path, ModuleType | str],
 ) -> LoadedEntry:
-    found = _find(place, folder)
+    try:
+        found = _find(place, folder)
+    except NotPython as error:
+        return LoadedEntry(_absent(subject, version, place, str(error), str(error.file), error.line))
     if found is None:
         where = " or ".join(f"{folder.name}/{file}" for file in place.files)
         return LoadedEntry(_absent(subject, version, place, f"no {' or '.join(place.names)} in {where}"))
@@ -96,10 +108,10 @@ def _entry(
     module = modules[file]
     if isinstance(module, str):
         return LoadedEntry(_absent(subject, version, place, module, str(file), line))
-    kernel, call, names, constants = _function(place, module, name)
-    if kernel is not None and not hasattr(kernel, "arg_names"):
+    if place.kind == "kernel" and not hasattr(getattr(module, name, None), "arg_names"):
         reason = f"{name} is no @triton.jit function after import"
         return LoadedEntry(_absent(subject, version, place, reason, str(file), line))
+    kernel, call, names, constants = _function(place, module, name)
     description = EntryPoint(
         subject=subject,
         version=version,
@@ -151,7 +163,7 @@ def _absent(subject: str, version: str, place: Place, reason: str, file: str = "
 
 
 def _find(place: Place, folder: Path) -> tuple[Path, str, int] | None:
-    """File, name and line of the definition, read without importing anything."""
+    """File, name and line of the definition, read without importing anything. Raises NotPython."""
     for relative in place.files:
         file = folder / relative
         if not file.is_file():
@@ -169,11 +181,11 @@ def _qualified(place: Place, name: str) -> str:
 
 
 def _definitions(file: Path) -> dict[str, int]:
-    """Every function and method, as "function" or "Class.method", of a file that parses, with its line."""
+    """Every function and method of a file, as "function" or "Class.method", with its line. Raises NotPython."""
     try:
         tree = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError):
-        return {}
+    except (SyntaxError, ValueError) as error:
+        raise NotPython(file, error) from error
     found = {node.name: node.lineno for node in tree.body if isinstance(node, ast.FunctionDef)}
     for owner in tree.body:
         if isinstance(owner, ast.ClassDef):

@@ -18,9 +18,10 @@ def find_package(name: str, source: str | None) -> Path:
         if spec is None or not spec.submodule_search_locations:
             raise FileNotFoundError(f"{name} is not installed: give a checkout or an unpacked wheel with --source PATH")
         return Path(next(iter(spec.submodule_search_locations)))
-    for folder in (Path(source), Path(source, name)):
+    given = Path(source).resolve()
+    for folder in (given / name, given):  # in this order: a checkout of vLLM is often called as its package is
         if folder.name == name and folder.is_dir():
-            return folder.resolve()
+            return folder
     raise FileNotFoundError(f"{source} holds no folder {name}")
 
 

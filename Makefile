@@ -14,8 +14,8 @@ TORCH :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help conformance test test-interpreter deep lint bench environment environment-interpreter explain-lane check-device \
-        clean clean-cache clean-environment
+.PHONY: help conformance test test-interpreter deep lint bench environment environment-interpreter explain-lane \
+        check-device clean clean-cache clean-environment
 
 # --- which Python, and so which lane ------------------------------------------------------------------------------
 

@@ -70,7 +70,9 @@ class Launcher:
 
     def __init__(self, folder: Path) -> None:
         versions = [f"{package} {importlib.metadata.version(package)}" for package in _PACKAGES]
-        self._cache = CodeCache(folder, "\n".join([*versions, *mlir.PASSES, native.host()]))
+        # The lane's own text too: while one works on it, code compiled a minute ago must not answer for it.
+        own = [Path(str(module.__file__)).read_text(encoding="utf-8") for module in (frontend, mlir, native)]
+        self._cache = CodeCache(folder, "\n".join([*versions, *own, *mlir.PASSES, native.host()]))
         self._loaded: dict[tuple[Any, ...], native.Loaded] = {}
         self.announce: Callable[[str], None] = lambda event: None
 
@@ -89,7 +91,8 @@ class Launcher:
     def launch(self, kernel: Any, grid: tuple[int, ...], arguments: Mapping[str, Any]) -> None:
         """Run ``kernel`` over ``grid``, one program after the other."""
         bound = _bind(kernel, arguments)
-        key = (id(kernel), tuple(bound.types.values()), tuple(bound.constants.items()), bound.multiples)
+        kinds = tuple(map(type, bound.constants.values()))  # 1 == True == 1.0, and three different programs
+        key = (kernel, tuple(bound.types.values()), tuple(bound.constants.items()), kinds, bound.multiples)
         loaded = self._loaded.get(key)
         if loaded is None:
             loaded = self._loaded[key] = native.Loaded(self._code(kernel, bound)[0])
@@ -109,9 +112,11 @@ class Launcher:
 
     def _code(self, kernel: Any, bound: Bound) -> tuple[bytes, bool]:
         """Native code, and whether it had to be compiled. Specializations that lower to the same module share it."""
-        key = self._cache.key(
-            kernel.cache_key, list(bound.types.items()), list(bound.constants.items()), bound.multiples
-        )
+        constants = [
+            (name, _text_of(value) if isinstance(value, JITFunction) else value)
+            for name, value in bound.constants.items()
+        ]
+        key = self._cache.key(_text_of(kernel), list(bound.types.items()), constants, bound.multiples)
         code = self._cache.load(key)
         if code is not None:
             return code, False
@@ -127,6 +132,14 @@ class Launcher:
         self._cache.store(key, code)
         self.announce("launching")
         return code, fresh
+
+
+def _text_of(kernel: Any) -> tuple[object, ...]:
+    """Everything in the source that code depends on: the kernel, its helpers, and the global constants of both, which
+    Triton's own ``cache_key`` leaves out.
+    """
+    text = kernel.cache_key  # finds the globals on the way
+    return text, sorted((name, repr(value)) for (name, _), (value, _) in kernel.used_global_vals.items())
 
 
 def _bind(kernel: Any, arguments: Mapping[str, Any]) -> Bound:

@@ -23,6 +23,7 @@ from conformance.subjects.entry import EntryPoint
 
 ROOT = Path(__file__).resolve().parents[1]
 USAGE_ERROR = 4  # pytest's exit status
+CORES = len(os.sched_getaffinity(0))
 _TIMEOUT = 300
 
 
@@ -70,16 +71,23 @@ def pytest_(*arguments: str | Path, variables: Mapping[str, str] | None = None) 
 
 def together(commands: Iterable[Sequence[str | Path]]) -> list[Done]:
     """``pytest_`` for each list of arguments, as many at a time as there are cores."""
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    with ThreadPoolExecutor(CORES) as pool:
         return list(pool.map(lambda arguments: pytest_(*arguments), commands))
 
 
 def refusals(commands: Sequence[Sequence[str | Path]]) -> list[Done]:
-    """``pytest_`` for arguments that are expected to be refused, all in one process."""
-    text = json.dumps([list(map(str, arguments)) for arguments in commands])
-    done = run(sys.executable, "-m", "tests.commands", text=text)
-    assert done.status == 0, done.tail
-    return [Done(**item) for item in json.loads(done.lines[-1])]
+    """``pytest_`` for arguments that are expected to be refused, in one process a core."""
+    answers: list[Done] = [Done(-1, "not run")] * len(commands)
+
+    def share(first: int) -> None:
+        text = json.dumps([list(map(str, arguments)) for arguments in commands[first::CORES]])
+        done = run(sys.executable, "-m", "tests.commands", text=text)
+        assert done.status == 0, done.tail
+        answers[first::CORES] = [Done(**item) for item in json.loads(done.lines[-1])]
+
+    with ThreadPoolExecutor(CORES) as pool:
+        list(pool.map(share, range(CORES)))
+    return answers
 
 
 def _one_after_the_other() -> None:

@@ -1,6 +1,6 @@
 """A pytest plugin (``-p tests.launched``) that writes down what each conformance test launched, for tests that ask.
 
-``LAUNCHED`` names the JSON file: node id -> the words of ``-k`` that its cases stand for, or "skipped".
+``LAUNCHED`` names the JSON file: node id -> what its cases were, or "skipped".
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ _found: dict[str, set[str]] = defaultdict(set)
 
 
 def words(entry_point: str, case: Case) -> Iterator[str]:
-    """The keywords that should find a test which launches this case."""
+    """What a case is, as far as it decides which keywords should find a test that launches it."""
     yield "launched"
     if entry_point == "dcp":
         yield "dcp"
     if case.cp.size > 1:
         yield "cp"
-    if any(group.kind == "circular" for group in case.groups):
-        yield "circular"
+    yield from {group.kind for group in case.groups}
 
 
 @pytest.hookimpl(wrapper=True)

@@ -135,6 +135,7 @@ def _compile(
 
 
 def _compile_one(lane: Lane, entry: LoadedEntry, job: dict[str, Any], pipe: int) -> None:
+    die_with_parent()
     try:
         fresh = entry.precompile(lane, _arguments(lane, entry, job))
         answer: dict[str, Any] = {"error": None, "fresh": fresh}

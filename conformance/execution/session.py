@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
@@ -126,11 +127,13 @@ class Session:
         if self._runner is not None:
             self._runner.close()
         self._control.close()
-        try:
-            self._server.wait(timeout=1)
-        except subprocess.TimeoutExpired:
-            self._server.kill()  # a runner that hangs dies with it
-            self._server.wait()
+        with suppress(subprocess.TimeoutExpired):
+            try:
+                self._server.wait(timeout=1)
+            finally:  # however the waiting ended, a second Ctrl-C included
+                if self._server.returncode is None:
+                    os.killpg(self._server.pid, signal.SIGKILL)  # with a launch that hangs and a compiler that works
+                    self._server.wait()
         self._stderr.close()
         self._record.close()
         self._arena.close()

@@ -1,0 +1,189 @@
+"""However a run is ended, it ends at once, and nothing that it started outlives it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.commands import ROOT
+from tests.hostile import tree
+
+_MARK = "SLOT_MAPPING_TEST_RUN"  # in the environment of the run, and so of everything that it starts
+_TICKS = os.sysconf("SC_CLK_TCK")
+_STARTING = 120.0  # seconds until the first launch; compiling comes before
+_ENDING = 10.0  # seconds for a run to end by itself; each subject's process is given one before it is killed
+
+_HANGS_NATIVELY = """
+i = num_tokens
+while i >= 0:
+    tl.store(slot_mapping_ptr, i)
+    i = tl.load(query_start_loc_ptr)
+"""
+
+
+class Run:
+    """``pytest`` in a process group of its own, like one that a shell starts."""
+
+    def __init__(self, folder: Path, *arguments: str | Path) -> None:
+        self.reports = folder / "reports"
+        self._mark = f"{_MARK}={uuid.uuid4()}".encode()
+        name, _, value = self._mark.decode().partition("=")
+        environment = {key: text for key, text in os.environ.items() if not key.startswith("PYTEST_")}
+        command = [sys.executable, "-m", "pytest", "--verbose", *map(str, arguments), "--report-dir", str(self.reports)]
+        self._output = folder / "output"
+        with self._output.open("wb") as output:
+            self.process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env={**environment, name: value},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def output(self) -> str:
+        return self._output.read_text(encoding="utf-8", errors="replace")
+
+    def interrupt(self) -> None:
+        """What Ctrl-C does: the signal goes to the whole group."""
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    def processes(self) -> dict[int, str]:
+        """What is alive of the run, itself included: process -> command line. The dead that nobody has asked for do
+        not count.
+        """
+        found = {}
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdigit():
+                with suppress(OSError):
+                    if self._mark in (folder / "environ").read_bytes().split(b"\0"):
+                        found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ")
+        return found
+
+    def runners(self) -> dict[int, float]:
+        """Processes that launch kernels, each with the processor time that it took: forks of a subject's process."""
+        alive = {pid for pid, command in self.processes().items() if "conformance.execution.server" in command}
+        found = {}
+        for pid in alive:
+            with suppress(OSError):
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                if int(fields[1]) in alive:
+                    found[pid] = (int(fields[11]) + int(fields[12])) / _TICKS
+        return found
+
+    def wait_until_launching(self, seconds_of_a_runner: float = 0.2) -> None:
+        self.wait_until(lambda: "::test_" in self.output)
+        self.wait_until(lambda: any(used >= seconds_of_a_runner for used in self.runners().values()))
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + _STARTING
+        while not condition():
+            assert self.process.poll() is None, self.output
+            assert time.monotonic() < deadline, self.output
+            time.sleep(0.02)
+
+    def gone_after(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while self.processes():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        return True
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    """Starts a run of ``conformance``; whatever a failing test leaves of it is killed."""
+    started: list[Run] = []
+
+    def start(*arguments: str | Path) -> Run:
+        started.append(Run(tmp_path, *arguments))
+        return started[-1]
+
+    yield start
+    for each in started:
+        for pid in each.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        each.process.wait()
+
+
+ENDLESS = ("conformance", "--max-examples", "100000", "--compile-budget", "2")
+
+
+def test_an_interrupted_run_ends_at_once_and_says_what_it_did(run: Callable[..., Run]) -> None:
+    one = run(*ENDLESS)
+    one.wait_until_launching()
+    one.interrupt()
+    assert one.process.wait(_ENDING) == pytest.ExitCode.INTERRUPTED, one.output
+    assert not one.processes()
+    assert "KeyboardInterrupt" in one.output
+    summary = json.loads((one.reports / "summary.json").read_text())
+    assert summary["cases"] > 0
+    assert summary["failures"] == 0
+
+
+def test_an_impatient_person_leaves_nothing_behind(run: Callable[..., Run]) -> None:
+    one = run(*ENDLESS)
+    one.wait_until_launching()
+    for _ in range(3):
+        one.interrupt()
+        time.sleep(0.05)
+    assert one.process.wait(_ENDING) != pytest.ExitCode.OK
+    assert one.gone_after(1), one.processes()
+
+
+def test_interrupted_while_it_compiles(run: Callable[..., Run], tmp_path: Path) -> None:
+    source = tree(tmp_path / "source", kernel=f"tl.store(slot_mapping_ptr, {time.time_ns() % 10**9})")  # never compiled
+    one = run("conformance/test_plain.py", "--source", source)
+    # A compilation is a fork of the subject's process too, or a program that one runs.
+    one.wait_until(lambda: bool(one.runners()))
+    one.interrupt()
+    assert one.process.wait(_ENDING) == pytest.ExitCode.INTERRUPTED, one.output
+    assert one.gone_after(1), one.processes()
+
+
+def test_a_killed_run_leaves_nothing_behind(run: Callable[..., Run]) -> None:
+    one = run(*ENDLESS)
+    one.wait_until_launching()
+    one.process.kill()
+    assert one.process.wait(_ENDING) == -signal.SIGKILL
+    assert one.gone_after(1), one.processes()
+
+
+@pytest.mark.parametrize(
+    ("bodies", "tests", "ending"),
+    [
+        ({"host": "while True: pass"}, "conformance/test_dcp.py", signal.SIGINT),
+        ({"kernel": _HANGS_NATIVELY}, "conformance/test_plain.py", signal.SIGINT),
+        ({"kernel": _HANGS_NATIVELY}, "conformance/test_plain.py", signal.SIGKILL),
+    ],
+    ids=["python-interrupted", "native-interrupted", "native-killed"],
+)
+def test_a_kernel_that_hangs_keeps_nothing_alive(
+    run: Callable[..., Run], tmp_path: Path, bodies: dict[str, str], tests: str, ending: signal.Signals
+) -> None:
+    source = tree(tmp_path / "source", **bodies)
+    one = run(tests, "-k", "v1 or dcp", "--source", source, "--case-timeout", "600", "--compile-budget", "1")
+    one.wait_until_launching(1.0)
+    if ending == signal.SIGINT:
+        one.interrupt()
+        assert one.process.wait(_ENDING) == pytest.ExitCode.INTERRUPTED, one.output
+        assert not one.processes()
+        assert (one.reports / "summary.json").exists()
+    else:
+        one.process.kill()
+        one.process.wait(_ENDING)
+        assert one.gone_after(1), one.processes()

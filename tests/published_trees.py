@@ -1,12 +1,23 @@
 """Source trees as vllm-ascend and vLLM keep them, filled with the stand-ins of ``tests/data/signatures``.
 
 The packages above a file raise when they are executed: no test passes by importing more than that one file.
+
+As a program it loads several sources, a JSON list of (subject, folder) on its input, each in a fork of its own: as
+the suite's server does, but importing Triton once for all of them.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+
+from conformance import lanes, subjects
+from conformance.subjects.entry import EntryPoint
+from tests.commands import run
 
 SIGNATURES = Path(__file__).parent / "data" / "signatures"
 ARITHMETIC = "from tests.data.signatures.arithmetic import pad, slots_of\n"
@@ -59,3 +70,29 @@ def reordered(text: str, function: str) -> str:
     assert signature
     lines = [re.sub(r" = \w+,$", ",", line) for line in signature[1].splitlines()]
     return replaced(text, signature[1], "\n".join(reversed(lines)))
+
+
+def found(sources: Sequence[tuple[str, Path]]) -> list[dict[str, EntryPoint]]:
+    """The entry points of each (subject, folder) by their names."""
+    text = json.dumps([(subject, str(folder)) for subject, folder in sources])
+    variables = lanes.automatic().environment()
+    done = run(sys.executable, "-m", "tests.published_trees", variables=variables, text=text)
+    assert done.status == 0, done.tail
+    answers = [[EntryPoint.from_json(item) for item in json.loads(line)] for line in done.lines]
+    return [{entry.name: entry for entry in entries} for entries in answers]
+
+
+def _each_in_a_fork() -> None:
+    import triton  # noqa: F401  (once, before the forks)
+
+    for subject, folder in json.load(sys.stdin):
+        pid = os.fork()
+        if not pid:
+            entries = subjects.load(subject, folder, lanes.automatic())
+            print(json.dumps([entry.description.to_json() for entry in entries]), flush=True)
+            os._exit(0)
+        os.waitpid(pid, 0)
+
+
+if __name__ == "__main__":
+    _each_in_a_fork()

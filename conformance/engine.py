@@ -11,9 +11,10 @@ from conformance.execution.session import Session
 from conformance.lanes import Lane
 from conformance.subjects.binding import bind
 from conformance.subjects.entry import EntryPoint
-from conformance.subjects.launching import Settings
+from conformance.subjects.launching import Settings, has_flags
 from conformance.verdicts import Finding, judge
-from reference.case import Case, Launch
+from reference.case import Case, Group, Launch
+from strategies.declaration import Declaration
 from strategies.specializations import FUSED_AXES, TILED_AXES, V1_AXES, V2_AXES, Axes, Pool, Specialization, pool
 
 # Families with compile-time parameters; the others are drawn freely.
@@ -21,8 +22,9 @@ AXES: dict[str, Axes] = {
     "v1": V1_AXES,
     "v2": V2_AXES,
     "tiled": TILED_AXES,
-    "fused": FUSED_AXES,
-    "parallel": replace(V2_AXES, world_sizes=(1,)),
+    # Without context parallelism an allocated block plays no part.
+    "fused": replace(FUSED_AXES, blocks_per_kv_block=(1,), block_sizes=(1, 3, 16, 128), pad_ids=(-1,)),
+    "parallel": replace(V2_AXES, world_sizes=(1,), blocks_per_kv_block=(1,)),
 }
 
 
@@ -116,15 +118,28 @@ def settings_of(specialization: Specialization) -> Settings:
     return Settings(specialization.tile, specialization.window)
 
 
+def narrowed(declaration: Declaration, specialization: Specialization) -> Declaration:
+    """What is drawn for one specialization of an entry point that takes several groups.
+
+    Flags and rings are pointers that may be absent, which is a compilation of its own: half of the specializations have
+    them always, the other half never, so that a run compiles each once and not up to eight times.
+    """
+    if "groups" not in declaration.features:
+        return declaration
+    flags = has_flags(settings_of(specialization))
+    absent = set() if flags else {"enabled", "sharded"}
+    if not (flags or specialization.circular):
+        absent.add("circular")
+    return Declaration(declaration.clauses, declaration.features - absent)
+
+
 def _empty(specialization: Specialization) -> tuple[Case, Launch]:
     """A launch without requests, which compiles what every launch of ``specialization`` needs."""
-    from reference.case import Group
-
     group = Group(
         block_table=(tuple(range(specialization.blocks_per_kv_block)),),
         block_size=specialization.block_size,
         kv_cache_block_size=specialization.kv_cache_block_size,
         kind="circular" if specialization.circular else "paged",
     )
-    case = Case((0,), (), 0, 0, (group,), cp=specialization.cp, pad_id=specialization.pad_id)
+    case = Case((0,), (), 0, 1, (group,), cp=specialization.cp, pad_id=specialization.pad_id)
     return case, Launch(output_dtype=specialization.output_dtype)

@@ -25,7 +25,7 @@ _COMMON = settings(
     phases=[Phase.explicit, Phase.generate, Phase.target, Phase.shrink],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-_PROFILES = {"quick": 100, DEFAULT_PROFILE: 1500, "deep": 20_000}
+_PROFILES = {"quick": 100, DEFAULT_PROFILE: 600, "deep": 20_000}
 for _name, _examples in _PROFILES.items():
     settings.register_profile(_name, _COMMON, max_examples=_examples)
 

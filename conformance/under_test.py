@@ -8,7 +8,7 @@ from functools import lru_cache
 import pytest
 from hypothesis import strategies as st
 
-from conformance.engine import Engine, settings_of
+from conformance.engine import Engine, narrowed, settings_of
 from conformance.explained import relaxed, signature
 from conformance.reduction import reduced
 from conformance.subjects.binding import settings_of as settings_of_launch
@@ -64,7 +64,7 @@ class UnderTest:
             specializations = free_specializations(declaration)
         else:
             specializations = st.sampled_from([each for each in pool if kind in (None, each.kind)])
-        strategy_of = lru_cache(maxsize=None)(lambda specialization: cases(declaration, specialization))
+        strategy_of = lru_cache(maxsize=None)(lambda each: cases(narrowed(declaration, each), each))
 
         @st.composite
         def drawn(draw: st.DrawFn) -> Drawn:

@@ -86,6 +86,7 @@ def judge(entry: EntryPoint, case: Case, launch: Launch, outcome: Outcome) -> Fi
     expected = v.expected_output(case, output_length(case, launch), entry.writes_tail)
     if outcome.status == "ok":
         actual = _rows(case, outcome)
+        expected = [row + [v.UNWRITTEN] * (len(actual[0]) - len(row)) for row in expected]
         return Finding(entry, case, launch, v.compare(expected, actual, outcome.guards), expected, actual)
     if outcome.status == "crash" and outcome.guards:
         verdict = v.Verdict(v.GUARD, guards=outcome.guards)

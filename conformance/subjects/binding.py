@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from conformance.execution.array import of_values
 from conformance.execution.session import Argument, Invocation
 from conformance.subjects.entry import EntryPoint
-from conformance.subjects.launching import PRODUCTION_ROW, Launching, Settings
+from conformance.subjects.launching import PRODUCTION_ROW, Launching, Settings, has_flags
 from reference.case import Case, Launch
 
 _HERE = "conformance/subjects/binding.py"
@@ -105,7 +105,7 @@ V2: Mapping[str, Value] = {
     ),
     "kernel_block_sizes": lambda c: c.each_group("kernel_block_sizes", "int32", lambda group: group.block_size),
     "slot_mappings_ptr": lambda c: c.slot_mappings,
-    "slot_mappings_stride": lambda c: c.output_length,
+    "slot_mappings_stride": lambda c: c.slot_mappings_stride,
     "cp_rank": lambda c: c.case.cp.rank,
     "CP_SIZE": lambda c: c.case.cp.size,
     "CP_INTERLEAVE": lambda c: c.case.cp.interleave,
@@ -115,11 +115,11 @@ V2: Mapping[str, Value] = {
     "TOTAL_BLOCK_SIZE": lambda c: PRODUCTION_ROW,
     "BLOCK_TABLE_PAD_SIZE": lambda c: max(PRODUCTION_ROW, _power_of_two(max(group.stride for group in c.case.groups))),
     "slot_mapping_enabled": lambda c: (
-        None if _all_enabled(c) else c.each_group("slot_mapping_enabled", "bool", lambda group: group.enabled)
+        c.each_group("slot_mapping_enabled", "bool", lambda group: group.enabled) if _gives_enabled(c) else None
     ),
-    "HAS_SLOT_MAPPING_ENABLED": lambda c: not _all_enabled(c),
+    "HAS_SLOT_MAPPING_ENABLED": lambda c: _gives_enabled(c),
     "dcp_sharded": lambda c: (
-        None if _all_sharded(c) else c.each_group("dcp_sharded", "bool", lambda group: group.sharded)
+        c.each_group("dcp_sharded", "bool", lambda group: group.sharded) if _gives_sharded(c) else None
     ),
     "group_cp_sizes": lambda c: c.each_group(
         "group_cp_sizes", "int32", lambda group: c.case.cp.size if group.sharded else 1
@@ -150,9 +150,7 @@ FUSED: Mapping[str, Value] = {
     "min_block_size": lambda c: c.min_block_size,
     "pad_id": lambda c: c.case.pad_id,
     "is_circular_ptr": lambda c: (
-        c.each_group("is_circular", "int32", lambda group: group.kind == "circular")
-        if any(group.kind == "circular" for group in c.case.groups)
-        else None
+        c.each_group("is_circular", "int32", lambda group: group.kind == "circular") if _gives_circular(c) else None
     ),
     "validate": lambda c: False,
     "PAD_ID": lambda c: c.case.pad_id,
@@ -193,12 +191,16 @@ def _power_of_two(least: int) -> int:
     return 1 << max(least - 1, 0).bit_length()
 
 
-def _all_enabled(launching: Launching) -> bool:
-    return all(group.enabled for group in launching.case.groups)
+def _gives_enabled(launching: Launching) -> bool:
+    return has_flags(launching.settings) or not all(group.enabled for group in launching.case.groups)
 
 
-def _all_sharded(launching: Launching) -> bool:
-    return all(group.sharded for group in launching.case.groups)
+def _gives_circular(launching: Launching) -> bool:
+    return has_flags(launching.settings) or any(group.kind == "circular" for group in launching.case.groups)
+
+
+def _gives_sharded(launching: Launching) -> bool:
+    return has_flags(launching.settings) or not all(group.sharded for group in launching.case.groups)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,16 @@ class Settings:
     window: int | None = None
 
 
+def has_flags(settings: Settings) -> bool:
+    """Whether launches with these settings give per-group flags (enabled, sharded) although all groups have the
+    default.
+
+    Absent and present pointers are compiled apart. To compile each specialization once, one half always gives them and
+    the other never has a group that needs them.
+    """
+    return settings.tile in (16, 256)
+
+
 class Launching:
     """One launch about to be bound. ``parameters`` are the entry point's, for names whose meaning depends on their
     neighbours. A buffer is made once, however many parameters want it.
@@ -111,9 +121,17 @@ class Launching:
 
     @cached_property
     def slot_mappings(self) -> Array:
-        """One output of two dimensions, a row a group."""
-        shape = (len(self.case.groups), self.output_length)
+        """One output of two dimensions, a row a group; what is left of a row behind ``output_length`` is nobody's."""
+        shape = (len(self.case.groups), self.slot_mappings_stride)
         return Array(OUTPUT, self.launch.output_dtype, shape, writable=True)
+
+    @property
+    def slot_mappings_stride(self) -> int:
+        """Elements from row to row: a multiple of 16 in one half of the specializations, none in the other.
+
+        Compilers tell the two apart, so one specialization must not have both: each would be compiled twice.
+        """
+        return -(-self.output_length // 16) * 16 + (0 if has_flags(self.settings) else 1)
 
     @cached_property
     def slot_mapping_addresses(self) -> Array:

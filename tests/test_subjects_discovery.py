@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from conformance.subjects.entry import TESTABLE, EntryPoint
 from conformance.subjects.published import PLACES
 from conformance.subjects.sources import UNKNOWN, find_package, version_of
 from tests import published_trees as trees
+from tests.commands import ROOT
 
 CIRCULAR = trees.source("v1_circular")
 V2 = trees.source("v2_enabled")
@@ -227,3 +229,17 @@ def test_the_version_is_that_of_the_wheel_else_of_its_version_file(
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).write_text(text)
     assert version_of(tmp_path / "vllm") == version
+
+
+def test_the_documented_places_are_those_that_are_looked_at() -> None:
+    text = (ROOT / "docs" / "subjects.md").read_text(encoding="utf-8")
+    row = re.compile(r"^\| (vllm\S*) \| `(\w+)` \| `(.+)` \| `(.+)` \|$", re.MULTILINE)
+    listed = [
+        (subject, name, files.split("`, `"), names.split("`, `")) for subject, name, files, names in row.findall(text)
+    ]
+    owner = {"method": "BlockTable."}
+    assert listed == [
+        (subject, place.entry, list(place.files), [owner.get(place.kind, "") + name for name in place.names])
+        for subject, places in PLACES.items()
+        for place in places
+    ]

@@ -17,12 +17,14 @@ from conformance import options, recording, saved
 from conformance.engine import Engine
 from conformance.execution.session import SubjectError
 from conformance.explained import signature
+from conformance.interrupts import Interrupts
 from conformance.subjects import binding
 from conformance.subjects.binding import BindingError
 from conformance.subjects.entry import TESTABLE, EntryPoint
 from conformance.under_test import UnderTest
 from conformance.verdicts import ConformanceFailure, failures_in
 from reference.case import CaseError
+from reference.verdict import UNSUPPORTED
 
 _FOLDER = Path(__file__).parent
 _SAVED = _FOLDER / "test_saved.py"
@@ -45,6 +47,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)  # after Hypothesis's own, which loads the profile that its option names
 def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Interrupts())
     config.addinivalue_line("markers", "entry_points(*names): the entry points that a conformance test is about")
     if config.option.hypothesis_profile is None:
         settings.load_profile(options.DEFAULT_PROFILE)
@@ -224,8 +227,9 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 def _missing(config: pytest.Config) -> list[str]:
-    """Entry points of ``--require`` that have run no case."""
-    ran = config.stash[_ENGINE].tallies
+    """Entry points of ``--require`` that have run no case; one that the lane does not support was not run."""
+    tallies = config.stash[_ENGINE].tallies
+    ran = [key for key, tally in tallies.items() if tally.cases > tally.verdicts[UNSUPPORTED]]
     return [name for name in options.required(config) if not any(name in (key, key.partition(".")[2]) for key in ran)]
 
 

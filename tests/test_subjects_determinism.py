@@ -15,6 +15,7 @@ from tests.faults.catalogue import by_name, write_variant
 FOUND = {
     "torch-pads-the-tail": ("dcp", "60"),
     "interleave-and-world-size-swapped": ("test_cp", "80"),
+    "request-mask-one-too-far": ("test_plain", "80"),
 }
 
 

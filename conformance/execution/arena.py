@@ -28,6 +28,8 @@ SLOTS_PER_SIZE = 12
 # Room around each slot in the child's address space: an int32 index into int64 elements, however wrong, still lands
 # in the gap of its own buffer.
 GAP_BYTES = 1 << 36
+# Where the child maps all of it if it can, so that the addresses in a report are the same in every run.
+_WISHED_BASE = 0x2000_0000_0000
 # With an open fence, how much readable poison there is on either side: more than a kernel stages of a row at once.
 OPEN_BYTES = 1 << 15
 
@@ -199,7 +201,7 @@ def map_in_child(fd: int) -> int:
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
     private, shared, fixed, anonymous, no_reserve = 0x02, 0x01, 0x10, 0x20, 0x4000
     failed = ctypes.c_void_p(-1).value
-    base = libc.mmap(None, SPAN_BYTES, 0, private | anonymous | no_reserve, -1, 0)
+    base = libc.mmap(_WISHED_BASE, SPAN_BYTES, 0, private | anonymous | no_reserve, -1, 0)
     if base == failed:
         raise OSError(ctypes.get_errno(), f"cannot reserve {SPAN_BYTES >> 30} GiB of address space for guarded buffers")
     for slot in SLOTS:

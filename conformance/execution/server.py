@@ -30,6 +30,7 @@ from conformance.lanes import Lane, by_name
 from conformance.lanes.errors import CompileError, Unsupported
 from conformance.subjects import load
 from conformance.subjects.entry import LoadedEntry
+from conformance.subjects.loading import StandInUsed
 
 _PR_SET_PDEATHSIG = 1
 _MEMORY_BYTES = 1 << 30  # what a launch may allocate
@@ -59,7 +60,11 @@ def _arguments(lane: Lane, entry: LoadedEntry, request: Mapping[str, Any]) -> di
 
 def _failure(error: BaseException) -> dict[str, Any]:
     kind = (
-        "compile" if isinstance(error, CompileError) else "unsupported" if isinstance(error, Unsupported) else "raised"
+        "compile"
+        if isinstance(error, CompileError)
+        else "unsupported"
+        if isinstance(error, (Unsupported, StandInUsed))
+        else "raised"
     )
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1] if frames else None
@@ -187,7 +192,7 @@ def serve(control: Connection, arena_fd: int, record_fd: int) -> None:
         handler = faults.FaultHandler(ctypes.addressof(ctypes.c_char.from_buffer(record)))
         base = arena.map_in_child(arena_fd)
         entries = {entry.description.name: entry for entry in load(order["subject"], order["source"], lane)}
-        if not all(entry.is_kernel for entry in entries.values()):
+        if any(entry.call is not None for entry in entries.values()):
             _warm_up_torch()
     except Exception as error:
         control.send_bytes(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())

@@ -22,9 +22,6 @@ MOST_GROUPS = 5
 MOST_CELLS_OF_ALL = 6000
 """Cells of all tables of a launch together, at most."""
 
-LARGEST_BLOCK = 1 << 22
-"""Tokens of a further group's kernel block at most: an int32 slot leaves it 512 blocks."""
-
 MOST_BLOCKS_PER_KV_BLOCK = 16
 
 _DISABLED_BLOCKS = 2
@@ -176,7 +173,7 @@ def _geometries(own: Geometry, *, hybrid: bool) -> Iterator[Geometry]:
     """Block sizes not below that of ``own``, with numbers of blocks that an allocated block may have."""
     b, k, interleave = own.block_size, own.blocks_per_kv_block, own.cp.interleave
     sizes = (*_multiples(own), 16, 48, b + 1, 272, 1 << 20)
-    for size in dict.fromkeys(size for size in sizes if b <= size <= LARGEST_BLOCK):
+    for size in dict.fromkeys(size for size in sizes if size >= b):
         fits = interleave // gcd(interleave, size)
         for blocks in sorted({1, k, fits, 2 * fits, 3 * fits}) if hybrid else (1,):
             if blocks <= MOST_BLOCKS_PER_KV_BLOCK:

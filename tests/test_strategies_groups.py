@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,13 +12,16 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from reference.case import Case, ContextParallel, Group, Launch
+from reference.case import Case, ContextParallel, Group, Launch, Replay
 from reference.contract import ANSWER_CLAUSES, violations
+from reference.fields import INT32_MAX
 from reference.oracle import slot_mapping
-from strategies.batches import SMALLEST_TILE
+from strategies.batches import SMALLEST_TILE, Batch, Positions, from_below, menu_for, menu_of_groups
 from strategies.cases import Declaration, cases_of, free_specializations
-from strategies.groups import MOST_CELLS_OF_ALL, MOST_GROUPS
+from strategies.geometry import Geometry
+from strategies.groups import MOST_CELLS_OF_ALL, MOST_GROUPS, GroupSpec
 from strategies.picking import Picker
+from strategies.replays import draw_replay
 from strategies.rows import draw_idx_mapping
 from strategies.specializations import (
     FUSED_AXES,
@@ -172,11 +176,14 @@ def test_features_are_drawn_where_declared_and_only_there(feature: str, used: Ca
 # Rows
 
 
-def mapped(choices: list[int], request_lengths: list[int], rows: int) -> tuple[int, ...]:
-    """The mapping of a picker that takes these items of its menus, one after the other."""
+def picker_of(choices: list[int]) -> Picker:
+    """A picker that takes these items of its menus, one after the other."""
     left = iter(choices)
-    picker = Picker(lambda strategy: strategy.elements[next(left)])  # type: ignore[attr-defined]
-    return draw_idx_mapping(picker, request_lengths, rows)
+    return Picker(lambda strategy: strategy.elements[next(left)])  # type: ignore[attr-defined]
+
+
+def mapped(choices: list[int], request_lengths: list[int], rows: int) -> tuple[int, ...]:
+    return draw_idx_mapping(picker_of(choices), request_lengths, rows)
 
 
 def test_rows_in_order_backwards_scattered_shared() -> None:
@@ -196,6 +203,61 @@ def test_rows_of_their_own_for_any_number_of_requests(rows: int, style: int, off
     mapping = mapped([style, offset % rows, 0], [1] * request_count, rows)
     assert len(set(mapping)) == len(mapping) == request_count
     assert all(0 <= row < rows for row in mapping)
+
+
+# Replay
+
+
+def replayed(window: int, who: int, border: int, anchor: int, groups: int, *requests: Positions) -> Replay:
+    """The replay of these requests in a paged group, a ring and a paged group; the arguments are places in menus."""
+    bounds = list(itertools.accumulate(map(len, requests), initial=0))
+    batch = Batch(tuple(bounds), tuple(itertools.chain(*requests)), requests)
+    geometry = Geometry(2)
+    specs = [GroupSpec(geometry), GroupSpec(geometry, "circular"), GroupSpec(geometry)]
+    return draw_replay(picker_of([window, who, 3 * border + anchor, groups]), specs, batch)
+
+
+def test_simplest_replay_is_none() -> None:
+    assert replayed(0, 0, 0, 0, 0, range(4, 9), range(0)) == Replay((0, 0), 1, ())
+
+
+@pytest.mark.parametrize(
+    ("border", "anchor", "start"),
+    [(0, 0, 40), (0, 1, 50), (0, 2, 45), (1, 0, 36), (1, 1, 46), (2, 1, 45), (3, 0, 41), (3, 1, 51), (4, 1, 47)],
+)
+def test_replays_begin_and_end_next_to_a_token(border: int, anchor: int, start: int) -> None:
+    assert replayed(3, 2, border, anchor, 0, range(40, 51)) == Replay((start,), 5, ())
+
+
+def test_replays_of_some_requests_in_some_groups() -> None:
+    batch = (range(7, 9), range(0), range(5, 6), range(3, 4))
+    assert replayed(0, 2, 0, 0, 1, *batch) == Replay((7, 0, 5, 3), 1, (0,))
+    assert replayed(0, 7, 0, 0, 5, *batch) == Replay((7, 0, 5, 0), 1, (2,))
+    assert replayed(0, 9, 0, 0, 9, *batch) == Replay((0, 0, 0, 3), 1, (0, 2))
+
+
+def test_replays_begin_at_an_int32_that_is_not_negative() -> None:
+    assert replayed(6, 2, 2, 0, 0, range(9, 10), range(-5, -4)).starts == (0, 0)
+    assert replayed(0, 2, 3, 0, 0, [INT32_MAX]).starts == (INT32_MAX,)
+
+
+# Positions
+
+
+def test_further_groups_add_their_borders_below_the_top() -> None:
+    menu = menu_for(V2, Specialization(2), 1 << 12, growing=True)
+    further = Geometry(48, 2, ContextParallel(4, 0, 6))
+    starts = menu_of_groups(menu, [Geometry(2)], [further]).starts
+    assert starts[: len(menu.starts)] == tuple(menu.starts)
+    assert {6, 24, 48, 96, 384, 47, 49, 95, 97, 383, 385, 767} <= set(starts[len(menu.starts) :])
+    near_the_top = menu_of_groups(menu, [Geometry(2)], [Geometry(1 << 30)]).starts
+    assert set(near_the_top[len(menu.starts) :]) == {1 << 30, (1 << 30) - 1, (1 << 30) + 1, INT32_MAX}
+
+
+def test_positions_may_be_negative_where_no_table_grows() -> None:
+    needy = Declaration(frozenset({"pos-nonneg"}), FUSED.features)
+    assert from_below not in menu_for(needy, Specialization(2), 1 << 12, growing=True).styles
+    assert from_below in menu_for(needy, Specialization(2), 1 << 12, growing=False).styles
 
 
 # Shapes: each is (specialization, case) -> whether the case has it.
@@ -249,7 +311,7 @@ SHAPES: dict[str, dict[str, Callable[[Specialization, Case], bool]]] = {
         "disabled beside enabled": lambda s, c: len({g.enabled for g in c.groups}) == 2,
         "disabled first": lambda s, c: not c.groups[0].enabled and len(c.groups) > 1,
         "disabled group with rows too narrow": lambda s, c: any(
-            not g.enabled and g.kind == "paged" and columns_of(c, g) > g.row_width for g in c.groups
+            c.cp.size == 1 and not g.enabled and g.kind == "paged" and columns_of(c, g) > g.row_width for g in c.groups
         ),
         "rows in another order": lambda s, c: any(
             a > b for a, b in zip(rows_in_use(c), rows_in_use(c)[1:], strict=False)
@@ -264,14 +326,17 @@ SHAPES: dict[str, dict[str, Callable[[Specialization, Case], bool]]] = {
         "more rows than requests": lambda s, c: 0 < c.num_reqs < len(c.groups[0].block_table),
         "different strides": lambda s, c: len({g.stride - g.row_width for g in c.groups}) > 1,
         "rows of different width": lambda s, c: len({g.row_width for g in growing(c)}) > 2,
-        "next to a border of a further group only": lambda s, c: any(
-            p > 0 and p % g.block_size in (0, g.block_size - 1) for g in c.groups[1:] for p in tokens(c)
+        "next to a border of a further group": lambda s, c: any(
+            p > 0 and p % g.block_size in (0, g.block_size - 1) and g.block_size > 16 * s.block_size
+            for g in c.groups[1:]
+            for p in tokens(c)
         ),
         "position above 2^24": lambda s, c: max(tokens(c), default=0) >= 1 << 24,
     },
     "fused": {
         "ring beside a paged group": lambda s, c: bool(rings(c)) and bool(growing(c)),
         "ring first, then a paged group": lambda s, c: c.groups[0].kind == "circular" and bool(growing(c)),
+        "ring first in a setting of paged groups": lambda s, c: c.groups[0].kind == "circular" and not s.circular,
         "paged group first, then a ring": lambda s, c: c.groups[0].kind == "paged" and bool(rings(c)),
         "only rings": lambda s, c: len(rings(c)) == len(c.groups) > 1,
         "negative position beside ordinary ones in a mixed launch": lambda s, c: (

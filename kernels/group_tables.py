@@ -142,13 +142,15 @@ def check_batch(
         if not (0 <= row < groups.rows or (row == -1 and is_empty)):
             limits = f"[0, {groups.rows}), or -1 for a request without tokens"
             refuse("row-exists", f"idx_mapping[{r}] is {row}, must be in {limits}")
+    # -1, the row of an empty request, picks the last one here, which nobody looks at.
+    chosen = torch.tensor(rows, dtype=torch.int64, device=groups.device)
     for group, table in enumerate(groups.block_tables):
         if groups.enabled[group]:
             with _naming(group):
                 check_contents(
                     query_start_loc,
                     positions,
-                    table[torch.tensor(rows, dtype=torch.int64, device=table.device).clamp(min=0)],
+                    table[chosen],
                     slot_mappings.dtype,
                     num_tokens=num_tokens,
                     geometry=groups.geometries[group],

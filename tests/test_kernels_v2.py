@@ -260,6 +260,10 @@ def test_what_can_be_checked_on_the_host_is_refused(message: str, changes: dict[
         ("qsl-capacity: num_tokens 5 exceeds the 4 positions", {"query_start_loc": ints(0, 2, 5)}),
         ("qsl-capacity: num_tokens 4 is outside [0, max_num_tokens = 3]", {"max_num_tokens": 3}),
         ("row-exists: idx_mapping[0] is 2, must be in [0, 2), or -1", {"idx_mapping": ints(2, 0)}),
+        (
+            "row-exists: idx_mapping[0] is 1, must be in [0, 1), or -1",
+            {"groups": tables(block_tables=[ints(3, 4, 5, 6).view(2, 2), ints(*range(4)).view(1, 4)])},
+        ),
         ("row-exists: idx_mapping[1] is -1, must be in [0, 2), or -1", {"idx_mapping": ints(0, -1)}),
         (
             "pos-int32: positions[3] is 2147483648, outside [-2147483648, 2147483647]",

@@ -38,6 +38,12 @@ _POINTERS = [
 
 
 @triton.jit
+def _output_of_group(slot_mapping_addrs_ptr):
+    """Pointer to the int32 output of this program's group."""
+    return tl.load(slot_mapping_addrs_ptr + tl.program_id(0)).to(tl.pointer_type(tl.int32))
+
+
+@triton.jit
 def _pad_tail(slot_mapping_ptr, num_tokens, max_num_tokens, PAD_ID: tl.constexpr, TILE: tl.constexpr):
     """Store ``PAD_ID`` into this program's tiles of [num_tokens, max_num_tokens)."""
     lane = tl.arange(0, TILE)
@@ -95,7 +101,7 @@ def _map_tiles(
         # -1 behind the request: such a lane is then as foreign as a negative position, and one test covers both.
         loaded = tl.load(positions_ptr + token, mask=in_request, other=-1).to(tl.int32)
         position = tl.maximum(loaded, 0)
-        lap = position // block_size
+        lap = position // tl.maximum(block_size, 1)  # no division by zero, whatever the tables hold
         offset = position - lap * block_size
         # A ring is a row of one block, and each lap comes back to it.
         block_index = lap * is_paged
@@ -130,11 +136,12 @@ def _compute_slot_mapping_fused_groups_kernel(
     ``TILE_BLOCK_SIZE`` and ``BLOCK_TABLE_WINDOW_SIZE`` are powers of two and decide how fast it is, never what comes
     out. Negative positions, and block indices at or past the stride, get ``PAD_ID`` and read nothing.
     """
-    slot_mapping_ptr = tl.load(slot_mapping_addrs_ptr + tl.program_id(0)).to(tl.pointer_type(tl.int32))
     if tl.program_id(1) == tl.num_programs(1) - 1:
+        slot_mapping_ptr = _output_of_group(slot_mapping_addrs_ptr)
         _pad_tail(slot_mapping_ptr, num_tokens, max_num_tokens, PAD_ID, TILE_BLOCK_SIZE)
         return
 
+    slot_mapping_ptr = _output_of_group(slot_mapping_addrs_ptr)
     start, end, row_ptr, row_stride, block_size, is_paged = _request_in_group(
         query_start_loc_ptr, block_table_addrs_ptr, block_table_strides_ptr, block_sizes_ptr, is_circular_ptr
     )
@@ -173,11 +180,12 @@ def _compute_slot_mapping_fused_groups_adaptive_kernel(
     """Arguments, grid and values of :func:`_compute_slot_mapping_fused_groups_kernel`. A request of at most
     ``SMALL_TILE_BLOCK_SIZE`` tokens is one tile of that size, with a window to match.
     """
-    slot_mapping_ptr = tl.load(slot_mapping_addrs_ptr + tl.program_id(0)).to(tl.pointer_type(tl.int32))
     if tl.program_id(1) == tl.num_programs(1) - 1:
+        slot_mapping_ptr = _output_of_group(slot_mapping_addrs_ptr)
         _pad_tail(slot_mapping_ptr, num_tokens, max_num_tokens, PAD_ID, TILE_BLOCK_SIZE)
         return
 
+    slot_mapping_ptr = _output_of_group(slot_mapping_addrs_ptr)
     start, end, row_ptr, row_stride, block_size, is_paged = _request_in_group(
         query_start_loc_ptr, block_table_addrs_ptr, block_table_strides_ptr, block_sizes_ptr, is_circular_ptr
     )

@@ -17,7 +17,7 @@ from conformance import options, recording, saved
 from conformance.engine import Engine
 from conformance.execution.session import SubjectError
 from conformance.explained import signature
-from conformance.interrupts import Interrupts
+from conformance.interrupts import keep_interrupts
 from conformance.subjects import binding
 from conformance.subjects.binding import BindingError
 from conformance.subjects.entry import TESTABLE, EntryPoint
@@ -47,7 +47,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)  # after Hypothesis's own, which loads the profile that its option names
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(Interrupts())
+    config.add_cleanup(keep_interrupts())
     config.addinivalue_line("markers", "entry_points(*names): the entry points that a conformance test is about")
     if config.option.hypothesis_profile is None:
         settings.load_profile(options.DEFAULT_PROFILE)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import ROOT
+from tests.commands import ROOT, pytest_
 from tests.hostile import tree
 
 _MARK = "SLOT_MAPPING_TEST_RUN"  # in the environment of the run, and so of everything that it starts
@@ -28,6 +28,19 @@ i = num_tokens
 while i >= 0:
     tl.store(slot_mapping_ptr, i)
     i = tl.load(query_start_loc_ptr)
+"""
+
+_DROPS_THE_INTERRUPT = """
+import os, signal, time
+
+class Dropping:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.1)  # the exception is raised in here, and comes to nothing
+
+def test_it():
+    Dropping()
+    time.sleep(60)
 """
 
 
@@ -94,6 +107,15 @@ class Run:
             assert time.monotonic() < deadline, self.output
             time.sleep(0.02)
 
+    def ended(self) -> int:
+        """The exit status. Fails when there is none in time, with where the run was then."""
+        try:
+            return self.process.wait(_ENDING)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGABRT)  # pytest prints its stacks
+            self.process.wait()
+            pytest.fail(f"not over after {_ENDING:g} s\n{self.output}")
+
     def gone_after(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
         while self.processes():
@@ -127,12 +149,21 @@ def test_an_interrupted_run_ends_at_once_and_says_what_it_did(run: Callable[...,
     one = run(*ENDLESS)
     one.wait_until_launching()
     one.interrupt()
-    assert one.process.wait(_ENDING) == pytest.ExitCode.INTERRUPTED, one.output
+    assert one.ended() == pytest.ExitCode.INTERRUPTED, one.output
     assert not one.processes()
     assert "KeyboardInterrupt" in one.output
     summary = json.loads((one.reports / "summary.json").read_text())
     assert summary["cases"] > 0
     assert summary["failures"] == 0
+
+
+def test_an_interrupt_that_python_drops_is_raised_again(tmp_path: Path) -> None:
+    file = tmp_path / "test_dropped.py"
+    file.write_text(_DROPS_THE_INTERRUPT)
+    started = time.monotonic()
+    done = pytest_("-p", "conformance.plugin", "-c", ROOT / "pyproject.toml", file)
+    assert done.status == pytest.ExitCode.INTERRUPTED, done.output
+    assert time.monotonic() - started < 30
 
 
 def test_an_impatient_person_leaves_nothing_behind(run: Callable[..., Run]) -> None:
@@ -141,7 +172,7 @@ def test_an_impatient_person_leaves_nothing_behind(run: Callable[..., Run]) -> N
     for _ in range(3):
         one.interrupt()
         time.sleep(0.05)
-    assert one.process.wait(_ENDING) != pytest.ExitCode.OK
+    assert one.ended() != pytest.ExitCode.OK
     assert one.gone_after(1), one.processes()
 
 
@@ -151,7 +182,7 @@ def test_interrupted_while_it_compiles(run: Callable[..., Run], tmp_path: Path) 
     # A compilation is a fork of the subject's process too, or a program that one runs.
     one.wait_until(lambda: bool(one.runners()))
     one.interrupt()
-    assert one.process.wait(_ENDING) == pytest.ExitCode.INTERRUPTED, one.output
+    assert one.ended() == pytest.ExitCode.INTERRUPTED, one.output
     assert one.gone_after(1), one.processes()
 
 
@@ -159,7 +190,18 @@ def test_a_killed_run_leaves_nothing_behind(run: Callable[..., Run]) -> None:
     one = run(*ENDLESS)
     one.wait_until_launching()
     one.process.kill()
-    assert one.process.wait(_ENDING) == -signal.SIGKILL
+    assert one.ended() == -signal.SIGKILL
+    assert one.gone_after(1), one.processes()
+
+
+def test_a_process_that_does_not_listen_is_killed(run: Callable[..., Run]) -> None:
+    one = run("conformance/test_dcp.py", "--max-examples", "100000")
+    one.wait_until_launching()
+    for pid, command in one.processes().items():
+        if "conformance.execution.server" in command:
+            os.kill(pid, signal.SIGSTOP)
+    one.interrupt()
+    assert one.ended() == pytest.ExitCode.INTERRUPTED, one.output
     assert one.gone_after(1), one.processes()
 
 
@@ -180,10 +222,10 @@ def test_a_kernel_that_hangs_keeps_nothing_alive(
     one.wait_until_launching(1.0)
     if ending == signal.SIGINT:
         one.interrupt()
-        assert one.process.wait(_ENDING) == pytest.ExitCode.INTERRUPTED, one.output
+        assert one.ended() == pytest.ExitCode.INTERRUPTED, one.output
         assert not one.processes()
         assert (one.reports / "summary.json").exists()
     else:
         one.process.kill()
-        one.process.wait(_ENDING)
+        one.ended()
         assert one.gone_after(1), one.processes()

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from conformance import lanes
 from conformance.subjects.promises import PROMISES
@@ -223,6 +224,19 @@ def test_the_readme_lists_the_options_that_exist(pytest_help: str) -> None:
     assert len(own) >= 8
     listed = {row[0].split()[0] for row in rows(README, "option", "meaning")}
     assert {name for name in listed if not name.startswith("--hypothesis-")} == own
+
+
+def test_the_readme_gives_the_defaults_and_the_sizes_of_the_profiles(pytest_help: str) -> None:
+    for option, meaning in rows(README, "option", "meaning"):
+        name = option.split()[0]
+        for default in re.findall(r"\(default ([^)]*)\)", meaning):
+            described = re.search(rf"^  {name}\b(.*?)(?=^  --|\n\n)", pytest_help, re.MULTILINE | re.DOTALL)
+            assert described
+            assert f"(default {default})" in " ".join(described[1].split()), name
+        if name == "--hypothesis-profile":
+            sizes = {profile: int(size.replace(",", "")) for profile, size in re.findall(r"(\w+) \(([\d,]+)", meaning)}
+            assert len(sizes) == 3
+            assert sizes == {profile: settings.get_profile(profile).max_examples for profile in sizes}
 
 
 def test_options_in_the_text_exist(pytest_help: str) -> None:

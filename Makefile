@@ -14,7 +14,7 @@ TORCH :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help conformance test test-interpreter deep lint bench environment environment-interpreter explain-lane \
+.PHONY: help conformance test test-interpreter deep lint bench bench-kernels environment environment-interpreter explain-lane \
         check-device clean clean-cache clean-environment
 
 # --- which Python, and so which lane ------------------------------------------------------------------------------
@@ -74,6 +74,10 @@ lint: $(OWN_ENVIRONMENT)/.dev-complete
 bench: .venv/.complete .venv-interpreter/.complete
 	.venv/bin/python -m conformance.bench $(ARGS)
 
+# The kernels themselves: on a device only.
+bench-kernels: $(READY)
+	$(RUN_PYTHON) -m conformance.bench_kernels --lane $(LANE) $(ARGS)
+
 environment: .venv/.complete
 
 environment-interpreter: .venv-interpreter/.complete
@@ -100,6 +104,7 @@ help:
 	@echo 'make deep                     both lanes on 20,000 cases, then PROFILE=deep (SUBJECT, SOURCE and ARGS as above)'
 	@echo 'make lint                     ruff and mypy'
 	@echo 'make bench                    cases a second, launch times; writes reports/output/bench.json'
+	@echo 'make bench-kernels LANE=cuda  times of the kernels on a GPU; writes reports/output/bench-kernels.json'
 	@echo 'make environment              .venv, for lane lowered; environment-interpreter: .venv-interpreter'
 	@echo 'make clean                    remove what runs wrote; clean-cache: compiled kernels; clean-environment: .venv*'
 	@echo

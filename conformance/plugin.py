@@ -24,6 +24,7 @@ from conformance.subjects.entry import TESTABLE, EntryPoint
 from conformance.under_test import UnderTest
 from conformance.verdicts import ConformanceFailure, failures_in
 from reference.case import CaseError
+from reference.fields import printable
 from reference.verdict import UNSUPPORTED
 
 _FOLDER = Path(__file__).parent
@@ -135,11 +136,16 @@ def pytest_runtestloop(session: pytest.Session) -> None:
         if pool is None:
             continue
         started = time.monotonic()
-        errors = engine.compile(entry, _progress(session.config, entry.id))
+        try:
+            errors = engine.compile(entry, _progress(session.config, entry.id))
+        except SubjectError as error:
+            raise pytest.UsageError(str(error)) from error
         lines = [
             f"{entry.id}: {pool.describe()}; ready on lane {engine.lane.name} after {time.monotonic() - started:.1f} s"
         ]
-        lines += [f"{entry.id}: does not compile: {error.splitlines()[0]}" for error in dict.fromkeys(errors)]
+        lines += [
+            f"{entry.id}: does not compile: {printable(error.splitlines()[0])}" for error in dict.fromkeys(errors)
+        ]
         _say(session.config, lines)
 
 

@@ -154,7 +154,7 @@ class Session:
         errors: list[str | None] = [None] * len(jobs)
         done = 0
         while True:
-            event = self._receive(self._control, COMPILE_TIMEOUT)
+            event = self._answer()
             if event["event"] == "done":
                 return errors
             done += 1
@@ -217,7 +217,7 @@ class Session:
         with theirs:
             self._control.send_bytes(b'{"op": "fork"}')
             send_handle(self._control, theirs.fileno(), None)
-        self._runner_pid = self._receive(self._control, COMPILE_TIMEOUT)["pid"]
+        self._runner_pid = self._answer()["pid"]
         self._runner = Connection(ours.detach())
         return self._runner
 
@@ -228,8 +228,13 @@ class Session:
         return int(self._ask({"op": "reap", "pid": self._runner_pid})["status"])
 
     def _ask(self, request: Mapping[str, object]) -> dict[str, Any]:
-        try:
+        with suppress(OSError):  # a server that is gone has nothing to answer, which is noticed there
             self._control.send_bytes(json.dumps(request).encode())
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        """The server's next message. Raises SubjectError, with the last that it printed, when none comes."""
+        try:
             return self._receive(self._control, COMPILE_TIMEOUT)
         except (EOFError, OSError, TimeoutError) as error:
             self._stderr.seek(0)

@@ -103,6 +103,8 @@ class Launcher:
             else:
                 words[2 * index] = value.data_ptr()
                 words[2 * index + 1] = value.numel()
+        if not 1 <= len(grid) <= 3:
+            raise TypeError(f"{kernel.fn.__name__}[{grid}]: a grid has one to three dimensions")
         x, y, z = (*grid, 1, 1)[:3]
         loaded.call(ctypes.addressof(words), x, y, z)
 

@@ -65,12 +65,16 @@ def launches(entry: EntryPoint, case: Case) -> Iterator[Launch]:
         yield Launch("int64")
 
 
-def expected_output(file: Path, entry: EntryPoint, launch: Launch) -> list[list[int]]:
-    """The file's own values; nothing is written past max_num_tokens, nor past num_tokens by what pads no tail."""
+def as_in(file: Path, entry: EntryPoint, actual: list[list[int]]) -> bool:
+    """Whether the outputs hold the file's own values and nothing past max_num_tokens; past num_tokens neither, where
+    the entry point pads no tail. A buffer may be longer than it was asked to be.
+    """
     case, rows = document(file)["case"], document(file)["slot_mappings"]
-    length = launch.output_length or case["max_num_tokens"]
     written = case["max_num_tokens"] if entry.writes_tail else case["num_tokens"]
-    return [row[:written] + [UNWRITTEN] * (length - written) for row in rows]
+    return len(actual) == len(rows) and all(
+        len(got) >= case["max_num_tokens"] and got[:written] == row[:written] and set(got[written:]) <= {UNWRITTEN}
+        for got, row in zip(actual, rows, strict=True)
+    )
 
 
 @pytest.mark.parametrize("file", FILES, ids=file_id)
@@ -86,7 +90,7 @@ def test_field_case_gets_the_slots_of_its_file(file: Path, engine: Engine) -> No
             for launch in launches(entry, case):
                 finding = engine.run(entry, case, launch, settings)
                 assert finding.verdict.passed, (entry.id, settings, launch, finding.verdict.summary())
-                assert finding.actual == expected_output(file, entry, launch), (entry.id, settings, launch)
+                assert as_in(file, entry, finding.actual), (entry.id, settings, launch, finding.actual)
 
 
 @pytest.mark.parametrize("file", FILES, ids=file_id)
@@ -109,4 +113,4 @@ def test_a_field_case_with_another_slot_is_told_apart(engine: Engine) -> None:
     entry = concerned(file, engine)[0]
     finding = engine.run(entry, moved, Launch(), Settings(16))
     assert finding.verdict.passed
-    assert finding.actual != expected_output(file, entry, Launch())
+    assert not as_in(file, entry, finding.actual)

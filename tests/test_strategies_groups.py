@@ -132,7 +132,7 @@ def test_cases_keep_the_contract(name: str) -> None:
 
 @settings(max_examples=200, database=None, deadline=None)
 @given(pooled("everything"))
-def test_the_first_group_is_that_of_the_specialization(drawn: Drawn) -> None:
+def test_groups_beside_that_of_the_specialization(drawn: Drawn) -> None:
     s, case, _ = drawn
     first, *further = case.groups
     assert (first.block_size, first.kv_cache_block_size) == (s.block_size, s.kv_cache_block_size)
@@ -141,6 +141,8 @@ def test_the_first_group_is_that_of_the_specialization(drawn: Drawn) -> None:
     assert len(further) < MOST_GROUPS
     assert all(group.block_size >= first.block_size for group in further)
     assert len({len(group.block_table) for group in case.groups}) == 1
+    disabled = [group for group in case.groups if further and not group.enabled]
+    assert all(group.row_width <= 2 * group.blocks_per_kv_block for group in disabled)
 
 
 def test_rings_under_context_parallelism_are_disabled() -> None:

@@ -1,7 +1,7 @@
 """The suite as somebody types it: pytest in a process of its own, its exit status and what it printed.
 
 As a program it runs several command lines, JSON lists of arguments on its input, one after the other in one process:
-for those that are refused before anything runs. They need no process each, and importing takes longer than refusing.
+for those that are refused, only collect, or run a handful of cases. Importing would take longer than what they do.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def together(commands: Iterable[Sequence[str | Path]]) -> list[Done]:
         return list(pool.map(lambda arguments: pytest_(*arguments), commands))
 
 
-def refusals(commands: Sequence[Sequence[str | Path]]) -> list[Done]:
-    """``pytest_`` for arguments that are expected to be refused, in one process a core."""
+def in_few_processes(commands: Sequence[Sequence[str | Path]]) -> list[Done]:
+    """``pytest_`` for arguments that leave little to do, such as those that are refused: in one process a core."""
     answers: list[Done] = [Done(-1, "not run")] * len(commands)
 
     def share(first: int) -> None:

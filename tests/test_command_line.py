@@ -10,7 +10,7 @@ import pytest
 
 from conformance import lanes
 from reference.case import Case, Group
-from tests.commands import USAGE_ERROR, Done, pytest_, refusals
+from tests.commands import USAGE_ERROR, Done, in_few_processes, pytest_
 from tests.faults.catalogue import DCP, Fault, by_name, write_variant
 
 BROKEN = Path(__file__).parent / "data" / "broken"
@@ -105,7 +105,7 @@ def refused(folder: Path) -> dict[str, tuple[Done, str]]:
     reports = ("--report-dir", folder / "refused")
     typed = [arguments.format(**given).split() for arguments, _ in USAGE_ERRORS.values()]
     messages = [message.format(**given) for _, message in USAGE_ERRORS.values()]
-    done = refusals([("conformance", *arguments, *reports) for arguments in typed])
+    done = in_few_processes([("conformance", *arguments, *reports) for arguments in typed])
     return dict(zip(USAGE_ERRORS, zip(done, messages, strict=True), strict=True))
 
 
@@ -127,7 +127,9 @@ def test_a_run_that_was_refused_leaves_no_summary(folder: Path, refused: dict[st
 
 def test_a_word_for_a_number_is_named_with_its_option() -> None:
     options = ("--max-examples", "--compile-budget", "--case-timeout")
-    for option, done in zip(options, refusals([("conformance", option, "many") for option in options]), strict=True):
+    for option, done in zip(
+        options, in_few_processes([("conformance", option, "many") for option in options]), strict=True
+    ):
         assert done.status == USAGE_ERROR
         assert f"argument {option}: invalid " in done.output
         assert "Traceback" not in done.output

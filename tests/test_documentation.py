@@ -21,7 +21,7 @@ from reference.contract import ANSWER_CLAUSES, CLAUSES
 from reports.failure import FailureReport
 from reports.summary import Summary, Tally
 from strategies.declaration import FEATURES
-from tests.commands import ROOT, Done, own_entry_points, pytest_, refusals, run, together
+from tests.commands import ROOT, Done, in_few_processes, own_entry_points, pytest_, run
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 README, CONTRACT, REPORTS, TROUBLESHOOTING = (
@@ -117,7 +117,7 @@ def test_make_targets_and_variables_in_the_text_exist() -> None:
 def test_pytest_commands_collect_tests(places: Mapping[str, str]) -> None:
     shown = [(page, words) for page, words in runnable("pytest") if page != TROUBLESHOOTING]
     given = [[*(places.get(word, word) for word in words[1:]), "--collect-only", "-q"] for _, words in shown]
-    for (page, words), done in zip(shown, together(given), strict=True):
+    for (page, words), done in zip(shown, in_few_processes(given), strict=True):
         assert done.status == 0, f"{page}: {words}\n{done.tail}"
         assert done.collected(), f"{page}: {words}\n{done.tail}"
 
@@ -144,7 +144,7 @@ def provoked() -> list[tuple[list[str], list[str]]]:
 
 @pytest.fixture(scope="module")
 def answers() -> list[Done]:
-    return refusals([command[1:] for command, _ in provoked()])
+    return in_few_processes([command[1:] for command, _ in provoked()])
 
 
 @pytest.mark.skipif(

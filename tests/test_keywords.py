@@ -10,7 +10,7 @@ import re
 
 import pytest
 
-from tests.commands import Done, pytest_, together
+from tests.commands import Done, in_few_processes, pytest_
 from tests.launched import FILE
 
 # What a test must have launched for the word to find it, and what it must not have launched.
@@ -33,7 +33,7 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
 @pytest.fixture(scope="module")
 def selected() -> dict[str, Done]:
     commands = [("-k", word, "--collect-only", "-q") for word in WORDS]  # a bare pytest means the suite
-    return dict(zip(WORDS, together(commands), strict=True))
+    return dict(zip(WORDS, in_few_processes(commands), strict=True))
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from conformance.under_test import UnderTest
 from reference.case import Case, ContextParallel, Group, Launch
 from strategies.declaration import Declaration
 from tests import published_trees as trees
-from tests.commands import ROOT, USAGE_ERROR, refusals
+from tests.commands import ROOT, USAGE_ERROR, in_few_processes
 
 EXAMPLES = 25
 COMPILATIONS = 3
@@ -150,7 +150,7 @@ def test_what_cannot_be_bound_is_refused_in_one_line(tmp_path: Path) -> None:
         defined = next(number for number, line in enumerate(lines, 1) if line.lstrip().startswith(f"def {function}("))
         commands.append(("conformance", "--subject", variant.subject, "--source", source, "-p", "no:cacheprovider"))
         messages.append(message.format(file=source / variant.path, line=defined))
-    for done, message in zip(refusals(commands), messages, strict=True):
+    for done, message in zip(in_few_processes(commands), messages, strict=True):
         assert done.status == USAGE_ERROR, done.tail
         assert f"ERROR: {message}" in done.lines
         assert "Traceback" not in done.output

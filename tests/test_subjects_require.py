@@ -9,7 +9,7 @@ import pytest
 
 from reference.case import Case, Group
 from tests import published_trees as trees
-from tests.commands import Done, refusals
+from tests.commands import Done, in_few_processes
 
 CASE = Case((0, 2), (0, 3), 2, 2, (Group(((4, 2),), 2, 2),))
 CLASS = trees.source("block_table_class")
@@ -41,7 +41,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Done]:
         source = trees.write(folder / name, files)
         always = ("--subject", "vllm-ascend", "--source", source, "--report-dir", source / "reports")
         commands.append(("conformance", "--replay", folder / "case.json", *always, *typed.split()))
-    return dict(zip(RUNS, refusals(commands), strict=True))
+    return dict(zip(RUNS, in_few_processes(commands), strict=True))
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -58,7 +58,7 @@ def test_without_the_option_a_moved_file_is_a_skip_with_its_reason(tmp_path: Pat
     """Which is why a gate sets it."""
     source = trees.write(tmp_path, MOVED)
     arguments = ("--subject", "vllm-ascend", "--source", source, "--report-dir", tmp_path / "reports")
-    [done] = refusals([("conformance", "-k", "test_dcp", "-rs", *arguments)])
+    [done] = in_few_processes([("conformance", "-k", "test_dcp", "-rs", *arguments)])
     assert done.status == 0, done.tail
     assert "1 skipped" in done.output
     assert "vllm-ascend.dcp: no _compute_dcp_slot_mapping or _compute_pcp_dcp_slot_mapping" in done.output

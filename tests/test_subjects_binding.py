@@ -204,8 +204,8 @@ CASE = Case(
 )
 
 
-def bound(family: str, *parameters: str, case: Case = CASE) -> dict[str, object]:
-    invocation, _ = bind(entry_point(family, *parameters), case, Launch(), Settings(tile=16))
+def bound(family: str, *parameters: str, case: Case = CASE, tile: int = 16) -> dict[str, object]:
+    invocation, _ = bind(entry_point(family, *parameters), case, Launch(), Settings(tile=tile))
     return {
         name: value.data.tolist() if hasattr(value, "data") and value.data is not None else value
         for name, value in invocation.arguments.items()
@@ -218,13 +218,19 @@ def test_block_sizes_are_the_allocated_ones_only_beside_those_of_the_kernel() ->
     assert (both["block_sizes"], both["kernel_block_sizes"]) == ([4, 8], [2, 8])
 
 
-def test_flags_of_groups_are_tables_where_a_group_differs_and_none_where_all_agree() -> None:
+@pytest.mark.parametrize("tile", [16, 64])
+def test_flags_of_groups_are_tables_where_a_group_differs(tile: int) -> None:
     flags = ("slot_mapping_enabled", "HAS_SLOT_MAPPING_ENABLED", "dcp_sharded", "group_cp_sizes")
-    differ = bound("v2", *flags)
+    differ = bound("v2", *flags, tile=tile)
     assert [differ[name] for name in flags] == [[True, False], True, [True, False], [2, 1]]
+
+
+def test_flags_of_groups_that_agree_are_tables_in_one_half_of_the_specializations_only() -> None:
+    flags = ("slot_mapping_enabled", "HAS_SLOT_MAPPING_ENABLED", "dcp_sharded", "group_cp_sizes")
     plain = replace(CASE, groups=(CASE.groups[0],))
-    agree = bound("v2", *flags, case=plain)
-    assert [agree[name] for name in flags] == [None, False, None, [2]]
+    given, absent = (bound("v2", *flags, case=plain, tile=tile) for tile in (16, 64))
+    assert [given[name] for name in flags] == [[True], True, [True], [2]]
+    assert [absent[name] for name in flags] == [None, False, None, [2]]
 
 
 def test_a_whole_row_fits_what_pads_it() -> None:

@@ -53,7 +53,11 @@ class EntryPoint:
     def cannot_take(self, case: Case, launch: Launch) -> str | None:
         """Why this case is not for this entry point, or None."""
         missing = features_of(case, launch) - self.declaration.features
-        return f"{self.id} does not have {', '.join(sorted(missing))}" if missing else None
+        if missing:
+            return f"{self.id} does not have {', '.join(sorted(missing))}"
+        if "replay" in self.declaration.features and case.replay is None:
+            return f"{self.id} takes slots back, and nothing in the case is replayed"
+        return None
 
     def to_json(self) -> dict[str, object]:
         answer = asdict(self)

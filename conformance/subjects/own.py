@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from conformance.lanes.environment import installed
-from conformance.subjects.entry import EntryPoint, LoadedEntry, location, parameters
+from conformance.subjects.entry import TESTABLE, EntryPoint, LoadedEntry, location, parameters
 from strategies.declaration import Declaration
 
 SUBJECT = "kernels"
@@ -42,43 +42,63 @@ def load(source: str | None) -> list[LoadedEntry]:
         if not Path(source, "kernels", "__init__.py").is_file():
             raise FileNotFoundError(f"{source} holds no package kernels")
         sys.path.insert(0, str(Path(source).resolve()))
-    return [
-        _entry("v1", "v1", V1, kernel=_named("slot_mapping", "_compute_slot_mapping_kernel")),
-        _entry("v2", "v2", V2, kernel=_named("slot_mappings_v2", "_compute_slot_mappings_kernel")),
-        _entry("fused", "fused", FUSED, call=_named("fused_groups", "compute_slot_mapping_fused_groups")),
-        _entry(
-            "parallel", "parallel", FUSED, kernel=_named("fused_groups", "_compute_slot_mapping_fused_groups_kernel")
-        ),
-        _entry(
-            "adaptive",
-            "parallel",
-            FUSED,
-            kernel=_named("fused_groups", "_compute_slot_mapping_fused_groups_adaptive_kernel"),
-        ),
-        _entry("tiled", "tiled", V2, kernel=_named("tiled", "_compute_slot_mapping_tiled_kernel")),
-        _entry("replay", "replay", REPLAY, call=_named("replay", "pad_replayed_slot_mapping")),
-        _entry("dcp", "dcp", DCP, call=_named("torch_dcp", "compute_dcp_slot_mapping")),
-    ]
+    return [_load(place, tolerant=source is not None) for place in PLACES]
 
 
-def _named(module: str, name: str) -> Any:
-    return getattr(importlib.import_module(f"kernels.{module}"), name)
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An entry point of this project: where it is, how it is bound, what it declares."""
+
+    entry: str
+    family: str
+    declaration: Declaration
+    module: str
+    function: str
+    is_kernel: bool = True
 
 
-def _entry(name: str, family: str, declaration: Declaration, *, kernel: Any = None, call: Any = None) -> LoadedEntry:
-    function = kernel if kernel is not None else call
-    file, line = location(function)
+PLACES = (
+    Place("v1", "v1", V1, "slot_mapping", "_compute_slot_mapping_kernel"),
+    Place("v2", "v2", V2, "slot_mappings_v2", "_compute_slot_mappings_kernel"),
+    Place("fused", "fused", FUSED, "fused_groups", "compute_slot_mapping_fused_groups", is_kernel=False),
+    Place("parallel", "parallel", FUSED, "fused_groups", "_compute_slot_mapping_fused_groups_kernel"),
+    Place("adaptive", "parallel", FUSED, "fused_groups", "_compute_slot_mapping_fused_groups_adaptive_kernel"),
+    Place("tiled", "tiled", V2, "tiled", "_compute_slot_mapping_tiled_kernel"),
+    Place("replay", "replay", REPLAY, "replay", "pad_replayed_slot_mapping", is_kernel=False),
+    Place("dcp", "dcp", DCP, "torch_dcp", "compute_dcp_slot_mapping", is_kernel=False),
+)
+
+
+def _load(place: Place, *, tolerant: bool) -> LoadedEntry:
+    """One entry point. A tree given with ``--source`` may have fewer of them; this project's own has all."""
+    try:
+        function = getattr(importlib.import_module(f"kernels.{place.module}"), place.function)
+    except (ImportError, AttributeError) as error:
+        if not tolerant:
+            raise
+        return LoadedEntry(_description(place, status=f"{type(error).__name__}: {error}"))
     names, constants = parameters(function)
-    description = EntryPoint(
+    description = _description(place, location(function), names, constants)
+    return LoadedEntry(description, kernel=function) if place.is_kernel else LoadedEntry(description, call=function)
+
+
+def _description(
+    place: Place,
+    where: tuple[str, int] = ("", 0),
+    names: tuple[str, ...] = (),
+    constants: tuple[str, ...] = (),
+    status: str = TESTABLE,
+) -> EntryPoint:
+    return EntryPoint(
         subject=SUBJECT,
         version=installed("slot-mapping-conformance") or "source tree",
-        name=name,
-        function=getattr(function, "__name__", name),
-        family=family,
-        file=file,
-        line=line,
+        name=place.entry,
+        function=place.function,
+        family=place.family,
+        file=where[0],
+        line=where[1],
         parameters=names,
         constants=constants,
-        declaration=declaration,
+        declaration=place.declaration,
+        status=status,
     )
-    return LoadedEntry(description, kernel=kernel, call=call)

@@ -72,11 +72,11 @@ def test_a_field_case_gets_the_slots_of_its_file(document: dict[str, Any], on_la
 
 @pytest.mark.parametrize("num_reqs", [1, 2])
 def test_programs_that_share_a_request_map_all_of_it(num_reqs: int, on_lane: OnLane) -> None:
-    """Five tiles and a token: more tiles than programs, and the last one hardly filled."""
+    """Five tiles and a token of each request, and of padding: more tiles than programs, the last one hardly filled."""
     count = num_reqs * (5 * 1024 + 1)
     assert fused_groups._tile_block_size(num_reqs, count) == 1024
     assert fused_groups._programs_per_request(2, num_reqs, count) == 4
-    case = batch_of(num_reqs, count, count + 3 * 1024, circular=True)
+    case = batch_of(num_reqs, count, count + 5 * 1024 + 1, circular=True)
     assert on_lane.map(case) == expected(case)
 
 

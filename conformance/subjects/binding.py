@@ -177,8 +177,8 @@ REPLAY: Mapping[str, Value] = {
 
 
 def _programs(launching: Launching) -> int:
-    """How many programs share a request: up to four, as there are tiles."""
-    return max(1, min(4, -(-launching.case.num_tokens // launching.settings.tile)))
+    """How many programs share a request: one or two, so that requests with more tiles than programs are drawn."""
+    return max(1, min(2, -(-launching.case.num_tokens // launching.settings.tile)))
 
 
 def _v1_programs(launching: Launching) -> int:

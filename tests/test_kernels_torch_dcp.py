@@ -141,7 +141,7 @@ def test_sizes_that_do_not_go_together_are_refused(message: str, changes: dict[s
         ("block_table: expected int32, got int64", 2, torch.zeros(1, 2, dtype=torch.int64)),
         ("block_table: cells of a row must be adjacent", 2, torch.zeros(2, 4, dtype=torch.int32).T),
         ("block_table: row stride 0 is below", 2, torch.zeros(1, 2, dtype=torch.int32).expand(3, 2)),
-        ("block_table: is on meta, slot_mapping on ", 2, torch.zeros(1, 2, dtype=torch.int32, device="meta")),
+        ("block_table: is on meta, expected cpu", 2, torch.zeros(1, 2, dtype=torch.int32, device="meta")),
         ("qsl-capacity: 3 tokens do not fit slot_mapping of 2", 3, torch.zeros(2, dtype=torch.int32)),
         ("slot_mapping: expected int32 or int64, got int16", 3, torch.zeros(4, dtype=torch.int16)),
     ],

@@ -109,7 +109,7 @@ def seed(config: pytest.Config) -> int:
 def sources(config: pytest.Config) -> dict[str, str]:
     """``--source [NAME=]PATH``; a bare path belongs to the only subject of the run."""
     chosen = config.option.subject or ["kernels"]
-    found = {}
+    found: dict[str, str] = {}
     for item in config.option.source:
         name, equals, path = item.partition("=")
         if not equals or name not in subjects.NAMES:
@@ -118,6 +118,8 @@ def sources(config: pytest.Config) -> dict[str, str]:
             name, path = chosen[0], item
         if not Path(path).exists():
             raise pytest.UsageError(f"--source: {path} does not exist")
+        if name in found:
+            raise pytest.UsageError(f"--source {item}: {name} has a source already, {found[name]}")
         found[name] = os.path.abspath(path)
     return found
 

@@ -94,6 +94,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if (collection_path == _SAVED) != bool(config.option.replay) else None
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A file that ``--replay`` names is run, or the run is refused: never some other test instead of it."""
+    if config.option.replay and not any(item.path == _SAVED for item in items):
+        raise pytest.UsageError("--replay: no saved case was collected; name the folder conformance and no single test")
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "entry_point" not in metafunc.fixturenames:
         return
@@ -118,7 +125,7 @@ def _parameter(engine: Engine, entry: EntryPoint) -> ParameterSet:
 
 
 def _saved_case(engine: Engine, entry: EntryPoint, case: saved.SavedCase) -> ParameterSet:
-    reason = case.why_not(entry) if entry.status == TESTABLE else f"{entry.id}: {entry.status}"
+    reason = case.why_not(entry)
     marks = [pytest.mark.skip(reason=reason)] if reason is not None else []
     return pytest.param(UnderTest(engine, entry), case, marks=marks, id=f"{case.file.stem}-{entry.id}")
 
@@ -197,7 +204,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     if target is not None:
         target.begin()
     try:
-        return (yield)
+        yield
+        if target is not None and target.unsupported is not None:
+            pytest.skip(target.unsupported)
+        return
     except (ConformanceFailure, BaseExceptionGroup) as error:
         found = list(failures_in(error))
         if target is None or not found or item.path == _SAVED:
@@ -236,7 +246,13 @@ def _missing(config: pytest.Config) -> list[str]:
     """Entry points of ``--require`` that have run no case; one that the lane does not support was not run."""
     tallies = config.stash[_ENGINE].tallies
     ran = [key for key, tally in tallies.items() if tally.cases > tally.verdicts[UNSUPPORTED]]
-    return [name for name in options.required(config) if not any(name in (key, key.partition(".")[2]) for key in ran)]
+    subjects = config.stash[_ENGINE].options.subjects
+
+    def has_run(name: str) -> bool:
+        """A bare name is meant for every subject of the run."""
+        return all(key in ran for key in ([name] if "." in name else [f"{subject}.{name}" for subject in subjects]))
+
+    return [name for name in options.required(config) if not has_run(name)]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conformance.subjects.binding import settings_of
-from conformance.subjects.entry import EntryPoint
+from conformance.subjects.entry import TESTABLE, EntryPoint
 from conformance.subjects.launching import Settings
 from reference.case import Case, CaseError, Launch, load
 from reference.contract import violations
@@ -36,6 +36,8 @@ class SavedCase:
 
     def why_not(self, entry: EntryPoint) -> str | None:
         """Why ``entry`` cannot be given this case although it is concerned, or None."""
+        if entry.status != TESTABLE:
+            return f"{entry.id}: {entry.status}"
         reason = entry.cannot_take(self.case, self.launch)
         if reason is not None:
             return reason
@@ -58,7 +60,7 @@ def read(path: Path) -> SavedCase:
 
 
 def pairs(saved: Iterable[SavedCase], entries: Iterable[EntryPoint]) -> list[tuple[EntryPoint, SavedCase]]:
-    """Who is given what. Raises CaseError for a file that concerns none of ``entries``: it must not pass by not being
+    """Who is given what. Raises CaseError for a file that none of ``entries`` can run: it must not pass by not being
     run.
     """
     entries = list(entries)
@@ -70,5 +72,8 @@ def pairs(saved: Iterable[SavedCase], entries: Iterable[EntryPoint]) -> list[tup
             raise CaseError(
                 f"{item.file}: concerns {who}, and this run has {', '.join(entry.id for entry in entries) or 'nothing'}"
             )
+        reasons = [item.why_not(entry) for entry in concerned]
+        if None not in reasons:
+            raise CaseError(f"{item.file}: cannot be run: {reasons[0]}")
         found += [(entry, item) for entry in concerned]
     return found

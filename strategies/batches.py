@@ -67,9 +67,11 @@ Style = Callable[[Picker, Menu, int, int, int], Positions]
 
 REQUESTS = (
     *((n, False) for n in (*[1] * 8, 0, 0, *[2] * 8, *[3] * 4, 4, 4)),
-    *((n, True) for n in range(1, 10)),
+    *((n, True) for n in (*range(1, 10), 18)),
 )
 """(number of requests, whether it is a decode batch: the same few tokens for each)."""
+
+PRODUCTION_TILE = 1024
 
 _LENGTHS = (*[0] * 12, *[1] * 32, *[n for n in range(2, 9) for _ in range(8 - n // 2)], *range(9, 65))
 _LARGE_STARTS = (FLOAT32_EXACT - 1, FLOAT32_EXACT, FLOAT32_EXACT + 5, FLOAT32_EXACT + 133, INT32_MAX - 70)
@@ -244,13 +246,15 @@ def _window(declaration: Declaration, s: Specialization) -> int | None:
 
 
 def _lengths(tile: int | None) -> Sequence[int]:
-    """Few tokens mostly, sometimes any number up to 64, and the neighbours of a tile, the rarer the larger it is."""
-    if tile is None:
-        return _LENGTHS
+    """Few tokens mostly, sometimes any number up to 64, and the neighbours of a tile, the rarer the larger it is.
+
+    Where the host picks the tile, it is production's for the longest.
+    """
+    tile = tile or PRODUCTION_TILE
     around_tile = (tile, tile + 1, tile - 1)
     if tile <= 64:
         return (*_LENGTHS, *around_tile * 6, *(2 * tile + 1,) * 4)
-    return (*_LENGTHS, *around_tile * (512 // tile))
+    return (*_LENGTHS, *around_tile * max(512 // tile, 1), 2 * tile + 1)
 
 
 def _starts(s: Specialization, limit: int) -> list[int | None]:

@@ -126,4 +126,4 @@ def _draw_group(
 def _padding(tile: int | None) -> tuple[int, ...]:
     """Elements between num_tokens and max_num_tokens: none, a few, around a tile, many."""
     tile = tile or 64
-    return (0, 0, 0, 0, 1, 1, 2, 3, 8, tile, tile + 1, tile - 1, 300, 2 * tile + 3)
+    return (0, 0, 0, 0, 1, 1, 2, 3, 8, tile, tile + 1, tile - 1, 300, 2 * tile + 3, 8192)

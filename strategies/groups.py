@@ -17,7 +17,7 @@ from strategies.picking import Picker
 from strategies.specializations import Specialization
 from strategies.tables import TableRules, blocks_that_fit
 
-MOST_GROUPS = 5
+MOST_GROUPS = 6
 
 MOST_CELLS_OF_ALL = 6000
 """Cells of all tables of a launch together, at most."""

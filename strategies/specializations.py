@@ -175,7 +175,9 @@ def free_specializations(draw: st.DrawFn, declaration: Declaration) -> Specializ
     features = declaration.features
     geometry = draw(geometries(hybrid="hybrid" in features, cp="cp" in features))
     output_dtype = draw(st.sampled_from(("int32", "int64"))) if "int64" in features else "int32"
-    return Specialization(geometry.block_size, geometry.blocks_per_kv_block, geometry.cp, output_dtype=output_dtype)
+    pad_id = draw(st.sampled_from((-1, -2))) if "pad_id" in features else -1
+    size, k = geometry.block_size, geometry.blocks_per_kv_block
+    return Specialization(size, k, geometry.cp, pad_id=pad_id, output_dtype=output_dtype)
 
 
 # Rows of the array: the name of each parameter with its value or role.

@@ -430,7 +430,7 @@ def another_row(case: Case) -> bool:
     [
         pytest.param("v2", slot_in_the_second_group, 2, id="slot-in-the-second-group"),
         pytest.param("fused", negative_in_a_mixed_launch, 2, id="negative-in-a-mixed-launch"),
-        pytest.param("v2", slot_in_a_replicated_group, 1, id="slot-in-a-replicated-group"),
+        pytest.param("v2", slot_in_a_replicated_group, 2, id="slot-in-a-replicated-group"),
         pytest.param("v2", another_row, 1, id="another-row"),
         pytest.param("replay", takes_slots_back, 2, id="replayed"),
     ],

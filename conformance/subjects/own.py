@@ -42,7 +42,7 @@ def load(source: str | None) -> list[LoadedEntry]:
         if not Path(source, "kernels", "__init__.py").is_file():
             raise FileNotFoundError(f"{source} holds no package kernels")
         sys.path.insert(0, str(Path(source).resolve()))
-    return [_load(place, tolerant=source is not None) for place in PLACES]
+    return [_load(place, source) for place in PLACES]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +69,11 @@ PLACES = (
 )
 
 
-def _load(place: Place, *, tolerant: bool) -> LoadedEntry:
-    """One entry point. A tree given with ``--source`` may have fewer of them; this project's own has all."""
-    try:
-        function = getattr(importlib.import_module(f"kernels.{place.module}"), place.function)
-    except (ImportError, AttributeError) as error:
-        if not tolerant:
-            raise
-        return LoadedEntry(_description(place, status=f"{type(error).__name__}: {error}"))
+def _load(place: Place, source: str | None) -> LoadedEntry:
+    """One entry point. A tree given with ``--source`` may have fewer files; a file that is there must import."""
+    if source is not None and not Path(source, "kernels", f"{place.module}.py").is_file():
+        return LoadedEntry(_description(place, status=f"no kernels/{place.module}.py"))
+    function = getattr(importlib.import_module(f"kernels.{place.module}"), place.function)
     names, constants = parameters(function)
     description = _description(place, location(function), names, constants)
     return LoadedEntry(description, kernel=function) if place.is_kernel else LoadedEntry(description, call=function)

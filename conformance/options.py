@@ -89,6 +89,9 @@ def check(config: pytest.Config) -> None:
         raise pytest.UsageError(
             f"--hypothesis-profile: unknown profile {option.hypothesis_profile!r}, choose among {', '.join(_PROFILES)}"
         ) from None
+    number = option.hypothesis_seed
+    if number is not None and not str(number).lstrip("-").isdigit():
+        raise pytest.UsageError(f"--hypothesis-seed: {number!r} is no integer")
     chosen = option.subject or ["kernels"]
     for name in chosen:
         if name not in subjects.NAMES:

@@ -11,7 +11,7 @@ from conformance.subjects.entry import TESTABLE, EntryPoint
 from conformance.subjects.launching import Settings
 from reference.case import Case, CaseError, Launch, load
 from reference.contract import violations
-from reference.fields import read_json
+from reference.fields import read_json, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,9 @@ def read(path: Path) -> SavedCase:
     document = read_json(path)
     found = document if isinstance(document, dict) else {}
     names = found.get("entry_points", [found["entry_point"]] if "entry_point" in found else [])
-    return SavedCase(path, case, launch, str(found.get("subject", "")), tuple(map(str, names)))
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise CaseError(f"{path}: entry_points: expected a list of names, got {shown(names)}")
+    return SavedCase(path, case, launch, str(found.get("subject", "")), tuple(names))
 
 
 def pairs(saved: Iterable[SavedCase], entries: Iterable[EntryPoint]) -> list[tuple[EntryPoint, SavedCase]]:

@@ -134,6 +134,8 @@ class Session:
                 if self._server.returncode is None:
                     os.killpg(self._server.pid, signal.SIGKILL)  # with a launch that hangs and a compiler that works
                     self._server.wait()
+        with suppress(ProcessLookupError):  # processes that a launch started and left
+            os.killpg(self._server.pid, signal.SIGKILL)
         self._stderr.close()
         self._record.close()
         self._arena.close()

@@ -1,0 +1,90 @@
+"""A run must not be green because something kept it from looking."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conformance import lanes
+from tests.hostile import tree
+
+ROOT = Path(__file__).parents[1]
+FINDING = ROOT / "tests" / "data" / "findings" / "row-staged-past-the-table.json"
+UNAVAILABLE = lanes.by_name("lowered").unavailable()
+
+pytestmark = pytest.mark.skipif(UNAVAILABLE is not None, reason=str(UNAVAILABLE))
+
+
+def suite(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "--report-dir", str(tmp_path / "reports"), *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+
+
+UNSUPPORTED = "from conformance.subjects.loading import StandInUsed"
+
+
+def test_a_case_that_is_not_supported_does_not_hide_a_wrong_one(tmp_path: Path) -> None:
+    body = f"""
+{UNSUPPORTED}
+if len(positions) == 1:
+    raise StandInUsed("missing.helper was called")
+slot_mapping[: len(positions)] = 7
+"""
+    source = tree(tmp_path, host=body)
+    done = suite(tmp_path, "conformance/test_dcp.py", "--source", str(source), "--max-examples", "100")
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout
+    assert "kernels.dcp: mismatch" in done.stdout
+
+
+def test_a_test_that_is_not_supported_is_a_skip_with_its_reason(tmp_path: Path) -> None:
+    source = tree(tmp_path, host=f'{UNSUPPORTED}\nraise StandInUsed("missing.helper was called")')
+    arguments = ("conformance/test_dcp.py", "--source", str(source), "--max-examples", "5", "-rs")
+    done = suite(tmp_path, *arguments)
+    assert done.returncode == pytest.ExitCode.OK
+    assert "missing.helper was called" in done.stdout
+    assert suite(tmp_path, *arguments, "--require", "dcp").returncode == pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("conformance/test_plain.py", "--replay", str(FINDING)), "concerns vllm-ascend.v2"),
+        (("conformance", "--source", "kernels=.", "--source", "kernels=.."), "has a source already"),
+        (("conformance", "--hypothesis-seed", "abc"), "'abc' is no integer"),
+    ],
+    ids=["replay-beside-another-test", "two-sources", "seed-that-is-no-number"],
+)
+def test_what_cannot_be_meant_ends_in_one_line(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+    done = suite(tmp_path, *arguments)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout
+    assert said in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_a_saved_case_is_run_or_refused(tmp_path: Path) -> None:
+    own = tmp_path / "own.json"
+    item = json.loads(FINDING.read_text())
+    own.write_text(json.dumps({**item, "subject": "kernels"}))
+    chosen = suite(tmp_path, "conformance/test_plain.py", "--replay", str(own))
+    assert chosen.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "no saved case was collected" in chosen.stderr
+    own.write_text(json.dumps({**item, "subject": "kernels", "entry_points": ["v1"]}))
+    refused = suite(tmp_path, "conformance", "--replay", str(own))
+    assert refused.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "does not have idx_mapping" in refused.stderr
+    own.write_text(json.dumps({**item, "subject": "kernels", "entry_points": None}))
+    assert "expected a list of names" in suite(tmp_path, "conformance", "--replay", str(own)).stderr
+
+
+def test_a_required_name_is_meant_for_every_subject(tmp_path: Path) -> None:
+    empty = tmp_path / "wheel" / "vllm_ascend" / "worker"
+    empty.mkdir(parents=True)
+    (empty / "moved.py").write_text("")
+    subjects = ("--subject", "kernels", "--subject", "vllm-ascend", "--source", f"vllm-ascend={tmp_path / 'wheel'}")
+    done = suite(tmp_path, "conformance/test_dcp.py", *subjects, "--require", "dcp", "--max-examples", "3")
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED
+    assert "--require dcp: ran no case" in done.stdout

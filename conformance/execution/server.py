@@ -88,6 +88,7 @@ def run(connection: Connection, lane: Lane, entries: Mapping[str, LoadedEntry]) 
         entry = entries[request["entry"]]
         try:
             arguments = _arguments(lane, entry, request)
+            lane.order(backwards=request["backwards"])
             started = time.perf_counter()
             entry.invoke(tuple(request["grid"]), arguments)
             lane.synchronize()

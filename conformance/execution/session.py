@@ -170,6 +170,9 @@ class Session:
         placed = self._arena.place(invocation.arrays(), fence)
         self._arena.fill(placed)
         request = self._request(invocation, {name: item.describe() for name, item in placed.items()})
+        # Where programs run one after the other, a later one can repair what an earlier one broke: in half of the
+        # launches it does not come later.
+        request["backwards"] = fence == "before"
         try:
             runner.send_bytes(json.dumps(request).encode())
             reply = self._receive(runner, timeout)

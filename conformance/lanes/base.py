@@ -43,6 +43,9 @@ class Lane(ABC):
         """
         return False
 
+    def order(self, *, backwards: bool) -> None:  # noqa: B027  (a device runs its programs as it likes)
+        """Run the programs of the launches to come from the last to the first, where the lane has a say in it."""
+
     def on_compile(self, announce: Callable[[str], None]) -> None:  # noqa: B027  (most lanes have nothing to announce)
         """Call ``announce`` with "compiling" and "launching" around each compilation that a launch has to wait for."""
 

@@ -110,6 +110,13 @@ CATALOGUE: tuple[Fault, ...] = (
         (("in_request = token < end", "in_request = token <= end"),),
     ),
     Fault(
+        "every-later-request-written",
+        "bounds",
+        "each request also handles the tokens of all later ones, which repair it only if they run later",
+        V1,
+        (("in_request = token < end", "in_request = token < num_tokens"),),
+    ),
+    Fault(
         "table-row-off-by-one",
         "table",
         "request r reads row r + 1",

@@ -42,5 +42,8 @@ class LoweredLane(Lane):
     def precompile(self, kernel: Any, arguments: Mapping[str, Any]) -> bool:
         return self._launcher.precompile(kernel, arguments)
 
+    def order(self, *, backwards: bool) -> None:
+        self._launcher.backwards = backwards
+
     def on_compile(self, announce: Callable[[str], None]) -> None:
         self._launcher.announce = announce

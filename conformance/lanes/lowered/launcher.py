@@ -75,6 +75,7 @@ class Launcher:
         self._cache = CodeCache(folder, "\n".join([*versions, *own, *mlir.PASSES, native.host()]))
         self._loaded: dict[tuple[Any, ...], native.Loaded] = {}
         self.announce: Callable[[str], None] = lambda event: None
+        self.backwards = False
 
     def install(self) -> None:
         """Make every ``kernel[grid](...)`` of this process come here."""
@@ -106,7 +107,7 @@ class Launcher:
         if not 1 <= len(grid) <= 3:
             raise TypeError(f"{kernel.fn.__name__}[{grid}]: a grid has one to three dimensions")
         x, y, z = (*grid, 1, 1)[:3]
-        loaded.call(ctypes.addressof(words), x, y, z)
+        loaded.call(ctypes.addressof(words), x, y, z, self.backwards)
 
     def precompile(self, kernel: Any, arguments: Mapping[str, Any]) -> bool:
         """Put the code for these arguments into the cache on disk; False when it was there."""

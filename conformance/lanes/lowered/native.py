@@ -86,7 +86,7 @@ define internal void @memrefCopy(i64 %bytes, ptr %source, ptr %target) {
 """
 
 _LAUNCH = """
-define void @launch(ptr %words, i32 %gx, i32 %gy, i32 %gz) {{
+define void @launch(ptr %words, i32 %gx, i32 %gy, i32 %gz, i1 %backwards) {{
 entry:
 {loads}
   br label %zhead
@@ -103,7 +103,16 @@ xhead:
   %xmore = icmp slt i32 %x, %gx
   br i1 %xmore, label %xbody, label %ydone
 xbody:
-  call void @{name}({arguments}, i32 %gx, i32 %gy, i32 %gz, i32 %x, i32 %y, i32 %z)
+  %xlast = sub i32 %gx, 1
+  %ylast = sub i32 %gy, 1
+  %zlast = sub i32 %gz, 1
+  %xback = sub i32 %xlast, %x
+  %yback = sub i32 %ylast, %y
+  %zback = sub i32 %zlast, %z
+  %px = select i1 %backwards, i32 %xback, i32 %x
+  %py = select i1 %backwards, i32 %yback, i32 %y
+  %pz = select i1 %backwards, i32 %zback, i32 %z
+  call void @{name}({arguments}, i32 %gx, i32 %gy, i32 %gz, i32 %px, i32 %py, i32 %pz)
   %xnext = add i32 %x, 1
   br label %xhead
 ydone:
@@ -183,7 +192,7 @@ def object_code(llvm_ir: str, name: str, kinds: Sequence[str]) -> bytes:
 
 
 class Loaded:
-    """Native code in this process. ``call(words, x, y, z)`` runs a whole grid."""
+    """Native code in this process. ``call(words, x, y, z, backwards)`` runs a whole grid."""
 
     def __init__(self, code: bytes) -> None:
         module = llvm.parse_assembly("")
@@ -191,4 +200,4 @@ class Loaded:
         self._engine.add_object_file(llvm.object_file.ObjectFileRef.from_data(code))
         self._engine.finalize_object()
         address = self._engine.get_function_address("launch")
-        self.call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_int32)(address)
+        self.call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *[ctypes.c_int32] * 3, ctypes.c_bool)(address)

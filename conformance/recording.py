@@ -12,6 +12,7 @@ from conformance.engine import Engine
 from conformance.verdicts import Finding
 from reference.fields import printable
 from reports import failure, summary
+from reports.diagnosis import diagnose
 from reports.environment import environment
 from reports.files import ReportError
 
@@ -42,6 +43,7 @@ class Recorder:
             seed=self.seed,
             examples=examples,
             environment=self._environment,
+            diagnosis=diagnose(finding.case, finding.launch, finding.verdict, finding.expected, finding.actual),
         )
         self._failures[entry.id] += 1
         # The code under test may have put anything into its message: no escape sequence reaches the terminal.

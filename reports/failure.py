@@ -17,8 +17,9 @@ from reference.case import Case, Launch
 from reference.contract import ContractError
 from reference.oracle import Trace, trace
 from reference.verdict import UNWRITTEN, Difference, Verdict, shown_element
+from reports.diagnosis import UNKNOWN, Diagnosis
 from reports.files import json_lines, write_text
-from reports.markdown import block, code, table
+from reports.markdown import block, code, prose, table
 
 SCHEMA = 1
 MAX_TRACES = 8
@@ -32,7 +33,7 @@ class FailureReport:
     ``launch`` holds the constants as they were bound; ``version`` and ``source`` say which code it was ("" where
     unknown, ``source`` is the path given by --source); ``test`` is the node id; ``seed`` is the run's, ``examples`` the
     number of examples drawn until this one was found (None: it was replayed). ``environment`` is what
-    ``reports.environment.environment()`` gives.
+    ``reports.environment.environment()`` gives, ``diagnosis`` what ``reports.diagnosis.diagnose`` makes of the outcome.
     """
 
     subject: str
@@ -47,6 +48,7 @@ class FailureReport:
     seed: int | None = None
     examples: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    diagnosis: Diagnosis = field(default_factory=lambda: Diagnosis(UNKNOWN, ""))
 
     @property
     def name(self) -> str:
@@ -89,6 +91,7 @@ class FailureReport:
             "test": self.test,
             "verdict": self.verdict.to_json(),
             "summary": self.verdict.summary(),
+            "diagnosis": self.diagnosis.to_json(),
             "case": self.case.to_json(),
             "launch": self.launch.to_json(),
             "traces": [each.to_json() for each in self.traces()],
@@ -102,6 +105,8 @@ class FailureReport:
         """The report as a page; ``file`` is where the JSON lies. Names and messages in it can hold anything."""
         traces = self.traces()
         parts = [f"# {self.verdict.kind}: {code(self.subject)} {code(self.entry_point)}", self._paragraph()]
+        if self.diagnosis.summary and self.diagnosis.cause != UNKNOWN:
+            parts.insert(1, f"{prose(self.diagnosis.summary)} (Cause: {code(self.diagnosis.cause)})")
         parts += [f"- {code(guard.message)}" for guard in self.verdict.guards]
         if self.verdict.differences:
             parts.append(_differences(self.verdict, traces))

@@ -7,6 +7,10 @@ from collections.abc import Iterable, Sequence
 
 from reference.fields import printable
 
+_SENTENCE = re.compile(r"[A-Za-z][A-Za-z0-9 .,;:()\[\]{}<>=+*/%'\"!?_^-]*")
+_LINK = re.compile(r"://|www\.", re.IGNORECASE)
+_MARKUP = re.compile(r"[\[\]{}<>*_!()]")
+
 
 def code(text: str, limit: int = 400) -> str:
     """``text`` as a code span: one line, nothing in it is markup, a mention, a link or a control character."""
@@ -14,6 +18,15 @@ def code(text: str, limit: int = 400) -> str:
     ticks = "`" * (_longest_run(shown) + 1)
     edge = " " if shown.startswith(("`", " ")) or shown.endswith(("`", " ")) else ""
     return f"{ticks}{edge}{shown}{edge}{ticks}" if shown else "(empty)"
+
+
+def prose(text: str, limit: int = 1000) -> str:
+    """``text`` as a sentence: what would be markup is escaped. One that holds anything but words, figures and
+    punctuation (a mention, a link, a control character) becomes a code span.
+    """
+    if not _SENTENCE.fullmatch(text) or len(text) > limit or _LINK.search(text):
+        return code(text, limit)
+    return _MARKUP.sub(r"\\\g<0>", text)
 
 
 def block(text: str, language: str = "", limit: int = 20_000) -> str:

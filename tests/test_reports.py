@@ -14,6 +14,7 @@ from reference.__main__ import main
 from reference.case import Case, ContextParallel, Group, Launch, load
 from reference.verdict import CRASH, GUARD, UNWRITTEN, Guard, Verdict, compare, expected_output
 from reports import environment, failure, markdown, summary
+from reports.diagnosis import Diagnosis
 from reports.failure import MAX_TRACES, FailureReport
 from reports.files import ReportError
 from reports.summary import Summary, Tally
@@ -42,6 +43,7 @@ REPORT = FailureReport(
     seed=17,
     examples=57,
     environment={"python": "CPython 3.11.7", "torch": "2.13.0"},
+    diagnosis=Diagnosis("owner", "Token 1 is on rank 0 * 1.", "slot_mapping"),
 )
 
 HOSTILE = [
@@ -66,9 +68,9 @@ HOSTILE = [
 def hostile_report(text):
     guard = Guard(text, "read", 4096, 4, text)
     verdict = Verdict(GUARD, VERDICT.differences, VERDICT.total_differences, (guard,), text)
-    return FailureReport(
-        text, text, text, text, CASE, Launch(constants={text or "X": 1}), verdict, text, text, 1, 1, {text or "X": text}
-    )
+    launch, environment = Launch(constants={text or "X": 1}), {text or "X": text}
+    diagnosis = Diagnosis(text, text, text)
+    return FailureReport(text, text, text, text, CASE, launch, verdict, text, text, 1, 1, environment, diagnosis)
 
 
 def outside_code(page):
@@ -103,6 +105,7 @@ def test_json_has_every_field_of_schema_1(tmp_path):
         "test",
         "verdict",
         "summary",
+        "diagnosis",
         "case",
         "launch",
         "traces",
@@ -115,6 +118,7 @@ def test_json_has_every_field_of_schema_1(tmp_path):
     assert found["case"] == CASE.to_json()
     assert found["launch"] == LAUNCH.to_json()
     assert found["verdict"] == VERDICT.to_json()
+    assert found["diagnosis"] == {"cause": "owner", "summary": "Token 1 is on rank 0 * 1.", "buffer": "slot_mapping"}
     assert found["summary"] == "mismatch: 3 elements differ, first group 0 [1]: expected 6, got 2"
     assert (found["subject"], found["version"], found["source"]) == ("vllm-ascend", "0.23.0", "/tmp/the wheel")
     assert (found["entry_point"], found["lane"], found["test"]) == ("dcp", "lowered", REPORT.test)
@@ -192,12 +196,13 @@ def test_page_shows_paragraph_table_steps_command_and_case(tmp_path):
     path, page = failure.write(REPORT, tmp_path)
     lines = page.read_text().splitlines()
     assert lines[0] == "# mismatch: `vllm-ascend` `dcp`"
-    assert lines[2] == (
+    assert lines[2] == "Token 1 is on rank 0 \\* 1. (Cause: `owner`)"
+    assert lines[4] == (
         "`vllm-ascend` `0.23.0` read from `/tmp/the wheel`, entry point `dcp`, lane `lowered`: "
         "`mismatch: 3 elements differ, first group 0 [1]: expected 6, got 2`. "
         "Example 57 of `conformance/test_dcp.py::test_dcp[vllm-ascend.dcp]`, seed 17."
     )
-    assert lines[4:9] == [
+    assert lines[6:11] == [
         "| group | element | expected | got | request | position | row | virtual block | virtual offset | owner "
         "| local offset | block index | block number | offset | why |",
         "| --- " * 15 + "|",
@@ -217,7 +222,7 @@ def test_page_without_sharing_leaves_its_steps_out(tmp_path):
     report = replace(REPORT, case=case, launch=Launch(), verdict=compare([[13]], [[11]]), examples=None, seed=None)
     text = report.to_markdown("x.json")
     assert "| 0 | 0 | 13 | 11 | 0 | 3 | 0 | 1 | 6 | 1 | a slot |" in text.splitlines()
-    assert "owner" not in text
+    assert "| owner |" not in text
     assert ". A saved case of `conformance/test_dcp.py::test_dcp[vllm-ascend.dcp]`.\n" in text
 
 
@@ -240,7 +245,7 @@ def test_page_holds_hostile_content_as_code(text, tmp_path):
     shown = page.read_text(encoding="utf-8")
     assert len(shown) < 60_000
     assert all(c == "\n" or c.isprintable() for c in shown)
-    assert outside_code(shown) == outside_code(hostile_report("harmless").to_markdown(path))
+    assert outside_code(shown) == outside_code(hostile_report("`harmless`").to_markdown(path))
 
 
 @pytest.mark.parametrize("text", [each for each in HOSTILE if len(each) < 100], ids=ascii)

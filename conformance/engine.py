@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -9,11 +10,12 @@ from pathlib import Path
 
 from conformance.execution.session import Session
 from conformance.lanes import Lane
-from conformance.subjects.binding import bind
+from conformance.subjects.binding import bind, clauses
 from conformance.subjects.entry import EntryPoint
 from conformance.subjects.launching import Settings, has_flags
 from conformance.verdicts import Finding, judge
 from reference.case import Case, Group, Launch
+from reports.coverage import Coverage
 from strategies.declaration import Declaration
 from strategies.specializations import FUSED_AXES, TILED_AXES, V1_AXES, V2_AXES, Axes, Pool, Specialization, pool
 
@@ -55,6 +57,7 @@ class Engine:
     def __init__(self, lane: Lane, options: Options) -> None:
         self.lane, self.options = lane, options
         self.tallies: dict[str, Tally] = {}
+        self.coverage = Coverage()
         self._sessions: dict[str, Session] = {}
         self._pools: dict[str, Pool] = {}
 
@@ -93,16 +96,26 @@ class Engine:
         Nothing is lost by a failure here: the same specialization fails again, with a case, when it is drawn.
         """
         specializations = self.pool(entry) or ()
-        invocations = [bind(entry, *_empty(each), settings_of(each))[0] for each in specializations]
+        drawn = self.coverage.of(entry.id)
+        invocations = []
+        for each in specializations:
+            case, launch = _empty(each)
+            invocation, launch = bind(entry, case, launch, settings_of(each))
+            invocations.append(invocation)
+            drawn.count_compiled(case, launch)
         session = self.session(entry.subject)
+        started = time.perf_counter()
         errors = session.compile(invocations, workers=self.options.compile_workers, progress=progress)
+        drawn.compile_seconds += time.perf_counter() - started
         return [error for error in errors if error is not None]
 
     def run(self, entry: EntryPoint, case: Case, launch: Launch, settings: Settings) -> Finding:
         """Launch ``case`` and judge the outcome."""
         invocation, launch = bind(entry, case, launch, settings)
         session = self.session(entry.subject)
+        started = time.perf_counter()
         outcome = session.launch(invocation, launch.fence)
+        self.coverage.of(entry.id).count(case, launch, time.perf_counter() - started)
         session.hurried = session.hurried or outcome.status == "hang"
         finding = judge(entry, case, launch, outcome)
         tally = self.tallies.setdefault(entry.id, Tally())
@@ -116,6 +129,12 @@ def settings_of(specialization: Specialization) -> Settings:
     if specialization.tile is None:
         return Settings()
     return Settings(specialization.tile, specialization.window)
+
+
+def declared(entry: EntryPoint, specialization: Specialization) -> Declaration:
+    """What ``entry`` promises for every launch with this specialization."""
+    needed = clauses(entry, *_empty(specialization), settings_of(specialization))
+    return Declaration(needed, entry.declaration.features)
 
 
 def narrowed(declaration: Declaration, specialization: Specialization) -> Declaration:

@@ -24,10 +24,10 @@ from multiprocessing.reduction import recv_handle
 from pathlib import Path
 from typing import Any
 
-from conformance.execution import arena, faults
+from conformance.execution import faults
 from conformance.execution.buffer import Buffer
 from conformance.lanes import Lane, by_name
-from conformance.lanes.errors import CompileError, Unsupported
+from conformance.lanes.errors import Unsupported
 from conformance.subjects import load
 from conformance.subjects.entry import LoadedEntry
 from conformance.subjects.loading import StandInUsed
@@ -51,17 +51,17 @@ def _limit_memory() -> None:
 
 
 def _arguments(lane: Lane, entry: LoadedEntry, request: Mapping[str, Any]) -> dict[str, Any]:
-    convert = lane.pointer if entry.is_kernel else Buffer.tensor
+    convert = lane.pointer if entry.is_kernel else lane.tensor
     return {
         name: convert(Buffer.from_json(value)) if isinstance(value, dict) else value
         for name, value in request["arguments"].items()
     }
 
 
-def _failure(error: BaseException) -> dict[str, Any]:
+def _failure(lane: Lane, error: BaseException) -> dict[str, Any]:
     kind = (
         "compile"
-        if isinstance(error, CompileError)
+        if lane.is_compile_error(error)
         else "unsupported"
         if isinstance(error, (Unsupported, StandInUsed))
         else "raised"
@@ -73,12 +73,18 @@ def _failure(error: BaseException) -> dict[str, Any]:
     return {"status": kind, "message": f"{name}{error}{where}"[:4000]}
 
 
-def run(connection: Connection, lane: Lane, entries: Mapping[str, LoadedEntry]) -> None:
-    """A runner: one launch a request, until the suite closes the connection."""
+def run(connection: Connection, lane: Lane, entries: Mapping[str, LoadedEntry], memory_fd: int) -> None:
+    """A runner: one launch a request, until the suite closes the connection or the device is of no use any more."""
 
     def announce(event: str) -> None:  # so that the suite does not take a compilation for a hang
         connection.send_bytes(json.dumps({"event": event}).encode())
 
+    try:
+        base = lane.open_memory(memory_fd)
+    except Exception as error:
+        connection.send_bytes(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
+        return
+    connection.send_bytes(json.dumps({"base": base}).encode())
     lane.on_compile(announce)
     while True:
         try:
@@ -89,13 +95,20 @@ def run(connection: Connection, lane: Lane, entries: Mapping[str, LoadedEntry]) 
         try:
             arguments = _arguments(lane, entry, request)
             lane.order(backwards=request["backwards"])
+            lane.upload(request["extent"])
             started = time.perf_counter()
             entry.invoke(tuple(request["grid"]), arguments)
             lane.synchronize()
             reply: dict[str, Any] = {"status": "ok", "seconds": time.perf_counter() - started}
+            lane.download(request["extent"])
         except Exception as error:
-            reply = _failure(error)
+            reply = _failure(lane, error)
+        broken = lane.broken()
+        if broken is not None:
+            reply = {"status": "crash", "message": broken}
         connection.send_bytes(json.dumps(reply).encode())
+        if broken is not None:
+            return
 
 
 def _compile(
@@ -146,13 +159,13 @@ def _compile_one(lane: Lane, entry: LoadedEntry, job: dict[str, Any], pipe: int)
         fresh = entry.precompile(lane, _arguments(lane, entry, job))
         answer: dict[str, Any] = {"error": None, "fresh": fresh}
     except BaseException as error:
-        answer = {"error": _failure(error)["message"], "fresh": True}
+        answer = {"error": _failure(lane, error)["message"], "fresh": True}
     os.write(pipe, json.dumps(answer).encode())
     os._exit(0)
 
 
 def _fork_runner(
-    control: Connection, handler: faults.FaultHandler, lane: Lane, entries: Mapping[str, LoadedEntry]
+    control: Connection, handler: faults.FaultHandler, lane: Lane, entries: Mapping[str, LoadedEntry], memory_fd: int
 ) -> None:
     end = recv_handle(control)
     pid = os.fork()
@@ -165,8 +178,9 @@ def _fork_runner(
         die_with_parent()
         control.close()
         handler.install()
-        _limit_memory()
-        run(Connection(end), lane, entries)
+        if not lane.on_device:  # whose driver reserves more than any launch should
+            _limit_memory()
+        run(Connection(end), lane, entries, memory_fd)
         status = 0
     except OSError:
         status = 0  # the suite closed the connection in the middle of an answer: nobody is left to tell
@@ -183,7 +197,7 @@ def _warm_up_torch() -> None:
     torch.set_num_threads(1)
 
 
-def serve(control: Connection, arena_fd: int, record_fd: int) -> None:
+def serve(control: Connection, memory_fd: int, record_fd: int) -> None:
     """Answer the suite's requests until it closes the connection."""
     order = json.loads(control.recv_bytes())
     try:
@@ -191,16 +205,13 @@ def serve(control: Connection, arena_fd: int, record_fd: int) -> None:
         lane.enter(order["cache"])
         record = mmap.mmap(record_fd, faults.RECORD_BYTES)
         handler = faults.FaultHandler(ctypes.addressof(ctypes.c_char.from_buffer(record)))
-        base = arena.map_in_child(arena_fd)
         entries = {entry.description.name: entry for entry in load(order["subject"], order["source"], lane)}
         if any(entry.call is not None for entry in entries.values()):
             _warm_up_torch()
     except Exception as error:
         control.send_bytes(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
         return
-    control.send_bytes(
-        json.dumps({"base": base, "entries": [entry.description.to_json() for entry in entries.values()]}).encode()
-    )
+    control.send_bytes(json.dumps({"entries": [entry.description.to_json() for entry in entries.values()]}).encode())
     ended: dict[int, int] = {}
     while True:
         try:
@@ -208,7 +219,7 @@ def serve(control: Connection, arena_fd: int, record_fd: int) -> None:
         except EOFError:
             return
         if request["op"] == "fork":
-            _fork_runner(control, handler, lane, entries)
+            _fork_runner(control, handler, lane, entries, memory_fd)
         elif request["op"] == "reap":
             pid = request["pid"]
             status = ended.pop(pid) if pid in ended else os.waitpid(pid, 0)[1]

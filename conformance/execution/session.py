@@ -23,13 +23,16 @@ from pathlib import Path
 from typing import Any
 
 from conformance.execution import faults
-from conformance.execution.arena import Arena
 from conformance.execution.array import Array
+from conformance.execution.guard_pages import GuardPages
+from conformance.execution.memory import Memory, NoRoom
+from conformance.execution.red_zones import RedZones, extent
 from conformance.lanes import Lane
 from conformance.subjects.entry import EntryPoint
 from reference.verdict import Guard
 
 Argument = Array | int | bool | str | None
+START_TIMEOUT = 120.0  # seconds in which a process has to be ready to launch, its device with it
 COMPILE_TIMEOUT = 120.0  # seconds for one compilation, which is no launch and must not count as a hang
 
 
@@ -76,7 +79,7 @@ class Session:
         self.hurried = False
         self._recent: deque[float] = deque(maxlen=101)
         self.entries: dict[str, EntryPoint] = {}
-        self._arena = Arena()
+        self._memory: Memory = RedZones() if lane.on_device else GuardPages()
         record_fd = os.memfd_create("slot-mapping-fault", os.MFD_CLOEXEC)
         os.ftruncate(record_fd, faults.RECORD_BYTES)
         self._record = mmap.mmap(record_fd, faults.RECORD_BYTES)
@@ -88,11 +91,11 @@ class Session:
                     sys.executable,
                     "-m",
                     "conformance.execution.server",
-                    *map(str, (theirs.fileno(), self._arena.fd, record_fd)),
+                    *map(str, (theirs.fileno(), self._memory.fd, record_fd)),
                 ],
                 env={**os.environ, **lane.environment()},
                 cwd=Path(__file__).parents[2],
-                pass_fds=(theirs.fileno(), self._arena.fd, record_fd),
+                pass_fds=(theirs.fileno(), self._memory.fd, record_fd),
                 stdin=subprocess.DEVNULL,
                 stdout=self._stderr,
                 stderr=self._stderr,
@@ -109,7 +112,6 @@ class Session:
         except BaseException:
             self.close()
             raise
-        self._arena.base = answer["base"]
         for item in answer["entries"]:
             entry = EntryPoint.from_json(item)
             self.entries[entry.name] = entry
@@ -138,7 +140,7 @@ class Session:
             os.killpg(self._server.pid, signal.SIGKILL)
         self._stderr.close()
         self._record.close()
-        self._arena.close()
+        self._memory.close()
 
     def compile(
         self,
@@ -167,12 +169,16 @@ class Session:
         """Run one invocation on guarded buffers whose inaccessible neighbour stands ``after`` or ``before`` them."""
         runner = self._runner or self._start_runner()
         timeout = self._patience()
-        placed = self._arena.place(invocation.arrays(), fence)
-        self._arena.fill(placed)
+        try:
+            placed = self._memory.place(invocation.arrays(), fence)
+        except NoRoom as error:
+            return Outcome("unsupported", message=str(error))
+        self._memory.fill(placed)
         request = self._request(invocation, {name: item.describe() for name, item in placed.items()})
         # Where programs run one after the other, a later one can repair what an earlier one broke: in half of the
         # launches it does not come later.
         request["backwards"] = fence == "before"
+        request["extent"] = extent(placed)
         try:
             runner.send_bytes(json.dumps(request).encode())
             reply = self._receive(runner, timeout)
@@ -188,18 +194,20 @@ class Session:
             if fault is None:
                 return Outcome("crash", message=_ending(status))
             guard = (
-                self._arena.blame(placed, fault.address, fault.direction)
+                self._memory.blame(placed, fault.address, fault.direction)
                 if fault.name in ("SIGSEGV", "SIGBUS")
                 else None
             )
             if guard is not None:
                 return Outcome("crash", guards=(guard,), message=guard.message)
             return Outcome("crash", message=f"{fault.name} at address {fault.address:#x}, near no buffer of the launch")
+        if reply["status"] == "crash":  # of the device: what is left of the process is of no use
+            self._bury()
         if reply["status"] != "ok":
             return Outcome(reply["status"], message=reply["message"])
         self._recent.append(reply["seconds"])
-        guards = tuple(self._arena.writes_outside(placed))
-        outputs = {name: self._arena.output(item).tolist() for name, item in placed.items() if item.array.writable}
+        guards = tuple(self._memory.writes_outside(placed))
+        outputs = {name: self._memory.output(item).tolist() for name, item in placed.items() if item.array.writable}
         return Outcome("ok", outputs, guards, seconds=reply["seconds"])
 
     def _patience(self) -> float:
@@ -224,6 +232,14 @@ class Session:
             send_handle(self._control, theirs.fileno(), None)
         self._runner_pid = self._answer()["pid"]
         self._runner = Connection(ours.detach())
+        try:
+            ready = self._receive(self._runner, START_TIMEOUT)
+        except (EOFError, OSError, TimeoutError) as error:
+            os.kill(self._runner_pid, signal.SIGKILL)
+            ready = {"error": f"{_ending(self._bury())} while it started ({error!r})"}
+        if "error" in ready:
+            raise SubjectError(f"no process of subject {self.subject!r} on lane {self.lane.name!r}: {ready['error']}")
+        self._memory.base = ready["base"]
         return self._runner
 
     def _bury(self) -> int:

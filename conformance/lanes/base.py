@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from conformance.execution.buffer import Buffer
+from conformance.execution.guard_pages import map_guarded
+from conformance.lanes.errors import CompileError
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Lane(ABC):
@@ -15,6 +20,7 @@ class Lane(ABC):
     """
 
     name: ClassVar[str]
+    on_device: ClassVar[bool] = False  # a device has its own memory, which no page guards
     clauses: ClassVar[frozenset[str]] = (
         frozenset()
     )  # what the lane itself needs of a case, whatever the kernel promises
@@ -33,9 +39,33 @@ class Lane(ABC):
         compiled code.
         """
 
+    def open_memory(self, fd: int) -> int:
+        """In a process that launches, before its first launch: make the shared memory ``fd`` reachable for kernels;
+        returns the address that its first byte has for them.
+        """
+        return map_guarded(fd)
+
     @abstractmethod
     def pointer(self, buffer: Buffer) -> Any:
         """What to pass for a pointer parameter of a kernel."""
+
+    def tensor(self, buffer: Buffer) -> torch.Tensor:
+        """What to pass for a tensor parameter of a host function."""
+        return buffer.tensor()
+
+    def upload(self, nbytes: int) -> None:  # noqa: B027  (a host's memory is where kernels look)
+        """Take the first ``nbytes`` bytes of the shared memory to where kernels look."""
+
+    def download(self, nbytes: int) -> None:  # noqa: B027
+        """Take them back."""
+
+    def is_compile_error(self, error: BaseException) -> bool:
+        """Whether a launch that raised this did not compile."""
+        return isinstance(error, CompileError)
+
+    def broken(self) -> str | None:
+        """Why this process cannot launch anything any more, or None: an error of a device outlasts its launch."""
+        return None
 
     def precompile(self, kernel: Any, arguments: Mapping[str, Any]) -> bool:
         """Compile what a launch with these arguments needs; False when it was there already or the lane does not

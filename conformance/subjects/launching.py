@@ -8,8 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
-from conformance.execution.arena import INPUT_POISON
 from conformance.execution.array import Array, of_addresses, of_values
+from conformance.execution.memory import INPUT_POISON
 from reference.case import Case, Group, Launch
 from reference.verdict import expected_output
 

@@ -117,7 +117,7 @@ class Engine:
         outcome = session.launch(invocation, launch.fence)
         self.coverage.of(entry.id).count(case, launch, time.perf_counter() - started)
         session.hurried = session.hurried or outcome.status == "hang"
-        finding = judge(entry, case, launch, outcome)
+        finding = replace(judge(entry, case, launch, outcome), settings=settings)
         tally = self.tallies.setdefault(entry.id, Tally())
         tally.cases += 1
         tally.specializations.add((launch.output_dtype, tuple(launch.constants.items())))

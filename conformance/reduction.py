@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 from conformance.explained import signature
+from conformance.subjects.binding import outside, settings_of
 from conformance.verdicts import Finding
 from reference.case import Case, Group, Launch
-from reference.contract import ANSWER_CLAUSES, violations
 
 MOST_LAUNCHES = 500
 
@@ -27,7 +27,7 @@ def reduced(finding: Finding, run: Callable[[Case, Launch], Finding], most_launc
 
     ``run`` launches a case and judges it. Changes are tried until none helps or ``most_launches`` are spent.
     """
-    clauses = ANSWER_CLAUSES | finding.entry.declaration.clauses
+    entry = finding.entry
     left = most_launches
 
     def first_smaller(current: Finding) -> Finding | None:
@@ -35,7 +35,9 @@ def reduced(finding: Finding, run: Callable[[Case, Launch], Finding], most_launc
         for case, launch in _candidates(current.case, current.launch):
             if left <= 0:
                 return None
-            if (case, launch) == (current.case, current.launch) or violations(case, clauses, launch):
+            if (case, launch) == (current.case, current.launch):
+                continue
+            if outside(entry, case, launch, settings_of(entry, launch)):
                 continue
             left -= 1
             found = run(case, launch)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from conformance.subjects.binding import settings_of
+from conformance.subjects.binding import outside, settings_of
 from conformance.subjects.entry import TESTABLE, EntryPoint
 from conformance.subjects.launching import Settings
 from reference.case import Case, CaseError, Launch, load
@@ -41,7 +41,7 @@ class SavedCase:
         reason = entry.cannot_take(self.case, self.launch)
         if reason is not None:
             return reason
-        broken = violations(self.case, entry.declaration.clauses, self.launch)
+        broken = outside(entry, *self.drawn(entry))
         return f"outside what {entry.id} promises: {broken[0]}" if broken else None
 
 

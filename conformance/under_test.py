@@ -8,7 +8,7 @@ from functools import lru_cache
 import pytest
 from hypothesis import strategies as st
 
-from conformance.engine import Engine, narrowed, settings_of
+from conformance.engine import Engine, declared, narrowed, settings_of
 from conformance.explained import relaxed, signature
 from conformance.reduction import reduced
 from conformance.subjects.binding import settings_of as settings_of_launch
@@ -68,7 +68,7 @@ class UnderTest:
             if not of_kind:
                 pytest.skip(f"{self.entry.id}: no specialization of kind {kind} within --compile-budget {len(pool)}")
             specializations = st.sampled_from(of_kind)
-        strategy_of = lru_cache(maxsize=None)(lambda each: cases(narrowed(declaration, each), each))
+        strategy_of = lru_cache(maxsize=None)(lambda each: cases(narrowed(declared(self.entry, each), each), each))
 
         @st.composite
         def drawn(draw: st.DrawFn) -> Drawn:

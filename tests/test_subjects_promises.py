@@ -5,13 +5,22 @@ from __future__ import annotations
 import re
 
 import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from packaging.specifiers import SpecifierSet
 
+from conformance.engine import AXES, declared, narrowed
 from conformance.subjects import NAMES, promises
+from conformance.subjects.binding import FAMILIES, outside
+from conformance.subjects.binding import clauses as clauses_of
+from conformance.subjects.entry import EntryPoint
+from conformance.subjects.launching import Settings
 from conformance.subjects.promises import PROMISES, Promise, declaration
 from conformance.subjects.published import PLACES
-from reference.contract import ANSWER_CLAUSES, CLAUSES
+from reference.case import Case, Group, Launch
+from reference.contract import ANSWER_CLAUSES, CLAUSES, violations
+from strategies.cases import cases
 from strategies.declaration import FEATURES
+from strategies.specializations import pool
 
 PLACED = {(subject, place.entry): place for subject, places in PLACES.items() for place in places}
 
@@ -27,6 +36,8 @@ def test_a_promise_can_be_disputed(promise: Promise) -> None:
     repository = re.escape({"vllm-ascend": "vllm-project/vllm-ascend", "vllm": "vllm-project/vllm"}[promise.subject])
     assert re.search(rf"^{repository}(?: #\d+|, \S+\.md of \S+)$", promise.link)
     assert SpecifierSet(promise.versions) is not None
+    for parameter in filter(None, (promise.having, promise.unless)):
+        assert parameter in FAMILIES[PLACED[promise.subject, promise.name].family].values
 
 
 def test_no_promise_is_made_twice() -> None:
@@ -96,3 +107,89 @@ def test_the_torch_and_numpy_paths_leave_the_tail_and_only_upstream_writes_int64
         assert ("int64" in features) == (subject == "vllm")
         assert ("idx_mapping" in features) == (name == "v2")
         assert ("replay" in features) == (name == "replay")
+
+
+# Promises that hang on a parameter.
+
+
+def test_a_window_is_promised_only_by_versions_that_have_one() -> None:
+    assert "window" not in declaration("vllm-ascend", "v2", "v2", "1.0", ("pos",)).clauses
+    assert "window" in declaration("vllm-ascend", "v2", "v2", "1.0", ("pos", "BLOCK_TABLE_WINDOW_SIZE")).clauses
+
+
+def fused(*parameters: str) -> EntryPoint:
+    names = (*FAMILIES["fused"].needed, "block_table_strides_ptr", "block_sizes_ptr", *parameters)
+    return EntryPoint(
+        "vllm-ascend",
+        "1.0",
+        "fused",
+        "compute_slot_mapping_fused_groups",
+        "fused",
+        "file.py",
+        3,
+        names,
+        (),
+        declaration("vllm-ascend", "fused", "fused", "1.0", names),
+        conditional=promises.conditional("vllm-ascend", "fused", "1.0", names),
+    )
+
+
+PAGED = Group(((0, 1, 2, 3, 4, 5, 6, 7),), 2, 2)
+RING = Group(((5,),), 4, 4, kind="circular")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "groups", "needed"),
+    [((), (PAGED,), True), (("is_circular_ptr",), (PAGED,), True), (("is_circular_ptr",), (PAGED, RING), False)],
+    ids=["no-parameter", "not-given", "given"],
+)
+def test_negative_positions_are_promised_by_fused_launches_that_are_told_of_rings(
+    parameters: tuple[str, ...], groups: tuple[Group, ...], needed: bool
+) -> None:
+    entry = fused(*parameters)
+    case = Case((0, 2), (-1, 3), 2, 2, groups)
+    assert ("pos-nonneg" in clauses_of(entry, case, Launch(), Settings())) == needed
+    assert {broken.clause for broken in outside(entry, case, Launch(), Settings())} == (
+        {"pos-nonneg"} if needed else set()
+    )
+
+
+def test_a_host_that_chooses_its_tile_is_given_positions_that_suit_any() -> None:
+    """The window of 16 tokens holds 16 of these blocks, whatever that of 1024 holds."""
+    entry = fused("is_circular_ptr")
+    wide = Group((tuple(range(300)),), 2, 2)
+    near, far = (Case((0, 2), (0, last), 2, 2, (wide,)) for last in (31, 33))
+    assert outside(entry, near, Launch(), Settings()) == ()
+    assert {broken.clause for broken in outside(entry, far, Launch(), Settings())} == {"window"}
+    consecutive = Case((0, 500), tuple(range(500)), 500, 500, (wide,))
+    assert outside(entry, consecutive, Launch(), Settings()) == ()
+
+
+def test_a_window_of_v2_is_judged_by_its_own_tile() -> None:
+    names = (*FAMILIES["v2"].needed, "TRITON_BLOCK_SIZE", "BLOCK_TABLE_WINDOW_SIZE")
+    declared_ = declaration("vllm-ascend", "v2", "v2", "1.0", names)
+    entry = EntryPoint("vllm-ascend", "1.0", "v2", "kernel", "v2", "file.py", 3, names, names[-2:], declared_)
+    case = Case((0, 2), (0, 14), 2, 2, (PAGED,), idx_mapping=(0,))
+    assert outside(entry, case, Launch(), Settings(tile=16, window=8)) == ()
+    assert {each.clause for each in outside(entry, case, Launch(), Settings(tile=16, window=4))} == {"window"}
+
+
+def test_what_is_drawn_for_a_published_fused_launch_is_what_it_promises() -> None:
+    """Negative positions are drawn where a ring is beside them, and only there."""
+    entry = fused("is_circular_ptr")
+    seen = {True: 0, False: 0}  # a negative position in a paged group, by whether a ring is beside it
+    for specialization in pool(entry.declaration, AXES["fused"], 8):
+        strategy = cases(narrowed(declared(entry, specialization), specialization), specialization)
+
+        @seed(0)
+        @settings(max_examples=60, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+        @given(strategy)
+        def promised(drawn: tuple[Case, Launch]) -> None:
+            case, launch = drawn
+            assert outside(entry, case, launch, Settings()) == ()
+            if violations(case, {"pos-nonneg"}):
+                seen[any(group.kind == "circular" for group in case.groups)] += 1
+
+        promised()
+    assert seen[True] > 10
+    assert seen[False] == 0

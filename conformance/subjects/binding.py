@@ -15,6 +15,7 @@ from conformance.execution.session import Argument, Invocation
 from conformance.subjects.entry import EntryPoint
 from conformance.subjects.launching import PRODUCTION_ROW, Launching, Settings, has_flags
 from reference.case import Case, Launch
+from reference.contract import ANSWER_CLAUSES, Violation, violations
 
 _HERE = "conformance/subjects/binding.py"
 
@@ -262,6 +263,35 @@ def bind(entry: EntryPoint, case: Case, launch: Launch, settings: Settings) -> t
     arguments = {parameter: family.values[parameter](launching) for parameter in entry.parameters}
     constants = {name: bound for name in entry.constants if isinstance(bound := arguments[name], int)}
     return Invocation(entry.name, family.grid(launching), arguments), replace(launch, constants=constants)
+
+
+# Host functions choose among these, by version and by the longest request.
+_HOST_TILES = (16, 32, 64, 128, 256, 512, 1024)
+
+
+def clauses(entry: EntryPoint, case: Case, launch: Launch, settings: Settings) -> frozenset[str]:
+    """The clauses beyond the answer's own that ``entry`` needs in this launch, those included that hang on an argument
+    which it does not get.
+    """
+    launching = Launching(case, launch, settings, entry.parameters)
+    values = FAMILIES[entry.family].values
+    added = {clause for clause, parameter in entry.conditional if values[parameter](launching) is None}
+    return entry.declaration.clauses | added
+
+
+def outside(entry: EntryPoint, case: Case, launch: Launch, settings: Settings) -> tuple[Violation, ...]:
+    """What this launch breaks of the contract as far as ``entry`` promises it: none for every case drawn for it."""
+    needed = clauses(entry, case, launch, settings)
+    broken = violations(case, ANSWER_CLAUSES | needed - {"window"}, launch)
+    if broken or "window" not in needed:
+        return broken
+    known = {FAMILIES[entry.family].values[parameter] for parameter in entry.parameters}
+    for tile in (settings.tile,) if _TILE in known else _HOST_TILES:
+        window = Launching(case, launch, replace(settings, tile=tile), entry.parameters).window
+        constants = {"TILE_BLOCK_SIZE": tile, "BLOCK_TABLE_WINDOW_SIZE": window}
+        if broken := violations(case, {"window"}, replace(launch, constants=constants)):
+            return broken
+    return ()
 
 
 def settings_of(entry: EntryPoint, launch: Launch) -> Settings:

@@ -21,7 +21,8 @@ class EntryPoint:
     """``name`` is the suite's word for it (``v1``, ``dcp``, ...), ``function`` the code's own.
 
     ``family`` names the table that binds its parameters (:mod:`conformance.subjects.binding`). ``constants`` are the
-    compile-time parameters among ``parameters``. ``status`` is "testable" or the reason why it is not.
+    compile-time parameters among ``parameters``. ``status`` is "testable" or the reason why it is not. ``conditional``
+    are (clause, parameter): a clause beyond those of ``declaration`` in launches that give the parameter nothing.
     """
 
     subject: str
@@ -35,6 +36,7 @@ class EntryPoint:
     constants: tuple[str, ...]
     declaration: Declaration
     status: str = TESTABLE
+    conditional: tuple[tuple[str, str], ...] = ()
 
     @property
     def id(self) -> str:
@@ -71,7 +73,8 @@ class EntryPoint:
     def from_json(cls, item: dict[str, Any]) -> EntryPoint:
         declaration = Declaration(**{key: frozenset(value) for key, value in item["declaration"].items()})
         lists = {key: tuple(item[key]) for key in ("parameters", "constants")}
-        return cls(**{**item, **lists, "declaration": declaration})
+        conditional = tuple((clause, parameter) for clause, parameter in item["conditional"])
+        return cls(**{**item, **lists, "declaration": declaration, "conditional": conditional})
 
 
 def features_of(case: Case, launch: Launch) -> frozenset[str]:

@@ -7,7 +7,7 @@ ring flag, a table of sharding flags) is not promised here but read off them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from packaging.specifiers import SpecifierSet
@@ -22,6 +22,9 @@ ANY = ">=0"
 class Promise:
     """``subject``'s entry point ``name`` in ``versions`` needs ``clause``, for this ``reason``; ``link``: repository
     and number.
+
+    Two conditions on a parameter of the function: with ``having`` the clause is needed where there is such a parameter,
+    with ``unless`` only in launches that give it nothing.
     """
 
     subject: str
@@ -30,9 +33,12 @@ class Promise:
     clause: str
     reason: str
     link: str
+    having: str = ""
+    unless: str = ""
 
 
 _NEGATIVE = "negative positions occur in circular groups only, which this entry point does not serve"
+_SPARSE = "one window a tile: sparse positions have to lie within it; consecutive ones always do"
 
 PROMISES: tuple[Promise, ...] = (
     Promise("vllm-ascend", "v1", ANY, "pos-nonneg", _NEGATIVE, "vllm-project/vllm-ascend #16537"),
@@ -41,10 +47,36 @@ PROMISES: tuple[Promise, ...] = (
         "v1",
         ANY,
         "window",
-        "one window a tile: sparse positions have to lie within it; consecutive ones always do",
+        _SPARSE,
         "vllm-project/vllm-ascend, compute_slot_mapping.md of 0.26",
     ),
     Promise("vllm-ascend", "v2", ANY, "pos-nonneg", _NEGATIVE, "vllm-project/vllm-ascend #16537"),
+    Promise(
+        "vllm-ascend",
+        "v2",
+        ANY,
+        "window",
+        _SPARSE,
+        "vllm-project/vllm-ascend, compute_slot_mapping.md of 0.26",
+        having="BLOCK_TABLE_WINDOW_SIZE",
+    ),
+    Promise(
+        "vllm-ascend",
+        "fused",
+        ANY,
+        "pos-nonneg",
+        "a negative position gives PAD where rings can be in the launch, and only a launch that is told which can be",
+        "vllm-project/vllm-ascend #17529",
+        unless="is_circular_ptr",
+    ),
+    Promise(
+        "vllm-ascend",
+        "fused",
+        ANY,
+        "window",
+        _SPARSE,
+        "vllm-project/vllm-ascend, compute_slot_mapping.md of 0.26",
+    ),
     Promise("vllm-ascend", "dcp", ANY, "pos-nonneg", _NEGATIVE, "vllm-project/vllm-ascend #16537"),
     Promise("vllm-ascend", "draft", ANY, "pos-nonneg", _NEGATIVE, "vllm-project/vllm-ascend #16537"),
     Promise("vllm", "v1", ANY, "pos-nonneg", _NEGATIVE, "vllm-project/vllm #56469"),
@@ -75,15 +107,28 @@ _WIDE = frozenset({"vllm"})
 
 def declaration(subject: str, name: str, family: str, version: str, parameters: Iterable[str]) -> Declaration:
     """What the entry point can be given. A version that is not known is held to what the newest promises."""
+    parameters = tuple(parameters)
     features = _FEATURES[family] | {_ADDED_BY[each] for each in parameters if each in _ADDED_BY}
     if subject in _WIDE:
         features |= {"int64"}
-    clauses = {
-        promise.clause
-        for promise in PROMISES
-        if (promise.subject, promise.name) == (subject, name) and _within(version, promise.versions)
-    }
+    given = frozenset(parameters)
+    clauses = {each.clause for each in _promises(subject, name, version, given) if each.unless not in given}
     return Declaration(frozenset(clauses), features)
+
+
+def conditional(subject: str, name: str, version: str, parameters: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """(clause, parameter) for each clause that is needed only in launches which give the parameter nothing."""
+    given = frozenset(parameters)
+    found = _promises(subject, name, version, given)
+    return tuple((promise.clause, promise.unless) for promise in found if promise.unless in given)
+
+
+def _promises(subject: str, name: str, version: str, parameters: frozenset[str]) -> Iterator[Promise]:
+    """Those of this entry point, as far as version and parameters tell."""
+    for promise in PROMISES:
+        whose = (promise.subject, promise.name) == (subject, name)
+        if whose and promise.having in ("", *parameters) and _within(version, promise.versions):
+            yield promise
 
 
 def _within(version: str, versions: str) -> bool:

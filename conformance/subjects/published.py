@@ -124,6 +124,7 @@ def _entry(
         constants=constants,
         declaration=promises.declaration(subject, place.entry, place.family, version, names),
         status=TESTABLE,
+        conditional=promises.conditional(subject, place.entry, version, names),
     )
     return LoadedEntry(description, kernel=kernel, call=call)
 

@@ -5,11 +5,11 @@ keeps them apart.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from conformance.execution.session import Outcome
 from conformance.subjects.entry import EntryPoint
-from conformance.subjects.launching import OUTPUT, output_length, output_name
+from conformance.subjects.launching import OUTPUT, Settings, output_length, output_name
 from reference import verdict as v
 from reference.case import Case, Launch
 
@@ -17,7 +17,7 @@ from reference.case import Case, Launch
 @dataclass(frozen=True, slots=True)
 class Finding:
     """A case that an entry point does not pass, with ``expected`` and ``actual`` outputs, one list of elements a
-    group.
+    group; ``settings`` are those that it was bound with.
     """
 
     entry: EntryPoint
@@ -26,6 +26,7 @@ class Finding:
     verdict: v.Verdict
     expected: list[list[int]]
     actual: list[list[int]]
+    settings: Settings = field(default_factory=Settings)
 
 
 class ConformanceFailure(AssertionError):

@@ -104,8 +104,10 @@ class Memory(ABC):
                 first = (item.start - item.room.start) // itemsize
                 last = first + item.array.size
                 changed = np.flatnonzero(whole[:first] != UNWRITTEN), np.flatnonzero(whole[last:] != UNWRITTEN) + last
-                for element in (*changed[0][-1:], *changed[1][:1]):
-                    guards.append(violation(item, "write", item.address + (int(element) - first) * itemsize))
+                guards += [
+                    violation(item, "write", item.address + (int(element) - first) * itemsize)
+                    for element in (*changed[0][-1:], *changed[1][:1])
+                ]
         return guards
 
     def _room(self, item: Placed) -> npt.NDArray[np.uint8]:

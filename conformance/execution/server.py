@@ -80,11 +80,11 @@ def run(connection: Connection, lane: Lane, entries: Mapping[str, LoadedEntry], 
         connection.send_bytes(json.dumps({"event": event}).encode())
 
     try:
-        base = lane.open_memory(memory_fd)
+        ready = {"base": lane.open_memory(memory_fd), "hardware": dict(lane.hardware())}
     except Exception as error:
         connection.send_bytes(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
         return
-    connection.send_bytes(json.dumps({"base": base}).encode())
+    connection.send_bytes(json.dumps(ready).encode())
     lane.on_compile(announce)
     while True:
         try:

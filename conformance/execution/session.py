@@ -79,6 +79,7 @@ class Session:
         self.hurried = False
         self._recent: deque[float] = deque(maxlen=101)
         self.entries: dict[str, EntryPoint] = {}
+        self.hardware: dict[str, str] = {}  # device and driver, known from the first launch on
         self._memory: Memory = RedZones() if lane.on_device else GuardPages()
         record_fd = os.memfd_create("slot-mapping-fault", os.MFD_CLOEXEC)
         os.ftruncate(record_fd, faults.RECORD_BYTES)
@@ -113,7 +114,7 @@ class Session:
             self.close()
             raise
         for item in answer["entries"]:
-            entry = EntryPoint.from_json(item)
+            entry = EntryPoint.from_json(item).needing(lane.clauses)
             self.entries[entry.name] = entry
 
     def __enter__(self) -> Session:
@@ -239,7 +240,7 @@ class Session:
             ready = {"error": f"{_ending(self._bury())} while it started ({error!r})"}
         if "error" in ready:
             raise SubjectError(f"no process of subject {self.subject!r} on lane {self.lane.name!r}: {ready['error']}")
-        self._memory.base = ready["base"]
+        self._memory.base, self.hardware = ready["base"], ready["hardware"]
         return self._runner
 
     def _bury(self) -> int:

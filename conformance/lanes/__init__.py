@@ -7,12 +7,18 @@ functions which launch kernels themselves need nothing special.
 from __future__ import annotations
 
 from conformance.lanes.base import Lane
+from conformance.lanes.device import CudaLane, NpuLane
 from conformance.lanes.interpreter import InterpreterLane
 from conformance.lanes.lowered import LoweredLane
 
 __all__ = ["Lane", "LaneUnavailable", "automatic", "by_name", "names"]
 
-_LANES: dict[str, type[Lane]] = {"lowered": LoweredLane, "interpreter": InterpreterLane}
+_LANES: dict[str, type[Lane]] = {
+    "npu": NpuLane,
+    "cuda": CudaLane,
+    "lowered": LoweredLane,
+    "interpreter": InterpreterLane,
+}
 
 
 class LaneUnavailable(RuntimeError):

@@ -45,6 +45,10 @@ class Lane(ABC):
         """
         return map_guarded(fd)
 
+    def hardware(self) -> Mapping[str, str]:
+        """Device and driver by name, asked of a process that launches; nothing on a host, which the platform tells."""
+        return {}
+
     @abstractmethod
     def pointer(self, buffer: Buffer) -> Any:
         """What to pass for a pointer parameter of a kernel."""

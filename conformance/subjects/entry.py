@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from conformance.lanes.base import Lane
@@ -60,6 +60,11 @@ class EntryPoint:
         if "replay" in self.declaration.features and case.replay is None:
             return f"{self.id} takes slots back, and nothing in the case is replayed"
         return None
+
+    def needing(self, clauses: frozenset[str]) -> EntryPoint:
+        """The same entry point where more than its own ``clauses`` are needed: by the lane that it runs on."""
+        declaration = replace(self.declaration, clauses=self.declaration.clauses | clauses)
+        return replace(self, declaration=declaration)
 
     def to_json(self) -> dict[str, object]:
         answer = asdict(self)

@@ -166,8 +166,8 @@ class CudaLane(DeviceLane):
 
 
 class NpuLane(DeviceLane):
-    """Ascend NPUs, with torch_npu, triton-ascend and CANN. Vectors of integers are divided in float32 there, so positions
-    stay below 2^24.
+    """Ascend NPUs, with torch_npu, triton-ascend and CANN. Vectors of integers are divided in float32 there, so that
+    positions stay below 2^24.
     """
 
     name = "npu"

@@ -1,0 +1,131 @@
+"""Which step of the slot mapping went wrong, as far as expected and actual output, trace and guards can tell.
+
+Every known mistake is a hypothesis: the contract's mapping with one step done in another way. One that predicts all
+of an output, the elements that differ and those that do not, explains it. Where the hypotheses that do are of one
+cause, that is the diagnosis; where they are of several, or there is none, what the elements show by themselves is, if
+they all show the same. Anything else is ``unknown``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from reference import verdict as v
+from reference.case import Case, Launch
+from reports.diagnosis import memory
+from reports.diagnosis.causes import CAUSES as CAUSES
+from reports.diagnosis.causes import UNKNOWN as UNKNOWN
+from reports.diagnosis.hypotheses import HYPOTHESES, Hypothesis
+from reports.diagnosis.launches import concerned
+from reports.diagnosis.mapping import Observation as Observation
+from reports.diagnosis.observations import shown
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """``cause`` is one of ``CAUSES`` (``unknown`` rather than a guess), ``summary`` a sentence for whoever mends the
+    kernel. ``buffer`` is what is concerned: the memory, without its group, or what a crash or a refusal says, without
+    its numbers ("" where none is).
+    """
+
+    cause: str
+    summary: str
+    buffer: str = ""
+
+    @property
+    def key(self) -> str | None:
+        """What failures of one cause have in common; None where the cause is not known: nothing is grouped with it."""
+        return None if self.cause == UNKNOWN else f"{self.cause} {self.buffer}".rstrip()
+
+    def to_json(self) -> dict[str, str]:
+        return {"cause": self.cause, "summary": self.summary, "buffer": self.buffer}
+
+
+def diagnose(
+    case: Case,
+    launch: Launch,
+    verdict: v.Verdict,
+    expected: Sequence[Sequence[int]],
+    actual: Sequence[Sequence[int]],
+    evidence: Iterable[Observation] = (),
+) -> Diagnosis:
+    """The cause of ``verdict``; ``expected`` and ``actual`` are one row of elements a group, ``actual`` empty where
+    nothing was compared.
+
+    ``evidence`` are other launches of the same code, passed and failed. A small failure often has several
+    explanations; what they predict for other launches tells them apart.
+
+    Never raises: an output may hold anything.
+    """
+    seen = Observation(case, launch, expected, actual)
+    try:
+        return _diagnosis(seen, verdict, tuple(evidence))
+    except Exception as error:  # the report of a failure must not fail
+        return Diagnosis(UNKNOWN, f"{verdict.summary()} (no diagnosis: {type(error).__name__})")
+
+
+def _diagnosis(seen: Observation, verdict: v.Verdict, evidence: tuple[Observation, ...]) -> Diagnosis:
+    if verdict.guards:
+        guard = verdict.guards[0]
+        sentence = memory.sentence_of(guard, seen.case, seen)
+        return Diagnosis(memory.cause_of(guard), sentence, memory.buffer_of(guard))
+    if verdict.kind in (v.HANG, v.COMPILE_ERROR):
+        return Diagnosis(verdict.kind, verdict.summary())
+    if verdict.kind in (v.CRASH, v.REFUSED):
+        return _ended(seen, verdict)
+    if not seen.actual or not seen.differing:
+        return Diagnosis(UNKNOWN, verdict.summary())
+    return _of_values(seen, verdict, evidence)
+
+
+def _ended(seen: Observation, verdict: v.Verdict) -> Diagnosis:
+    if verdict.detail.startswith("IndexError") and (sentence := memory.foreign_look_up(seen)):
+        return Diagnosis("out of bounds read past", f"{sentence} ({verdict.detail})", "block_table")
+    return Diagnosis(verdict.kind, verdict.summary(), memory.without_numbers(verdict.detail))
+
+
+def _of_values(seen: Observation, verdict: v.Verdict, evidence: tuple[Observation, ...]) -> Diagnosis:
+    supposed = standing(explaining(seen), evidence)
+    causes = dict.fromkeys(hypothesis.cause for hypothesis in supposed)
+    if len(causes) == 1:
+        return Diagnosis(supposed[0].cause, supposed[0].sentence(seen))
+    if found := shown(seen):
+        return Diagnosis(*found)
+    if causes:
+        return Diagnosis(UNKNOWN, f"{verdict.summary()} (it could be any of: {', '.join(causes)})")
+    return Diagnosis(UNKNOWN, verdict.summary())
+
+
+def explaining(seen: Observation) -> tuple[Hypothesis, ...]:
+    """The hypotheses that predict all of what was seen."""
+    return tuple(each for each in (*HYPOTHESES, *concerned(seen)) if _explains(each, seen))
+
+
+def _explains(hypothesis: Hypothesis, seen: Observation) -> bool:
+    try:
+        return hypothesis.of(seen).explains()
+    except (ArithmeticError, LookupError, ValueError):  # an impossible supposition in this geometry
+        return False
+
+
+def standing(supposed: tuple[Hypothesis, ...], evidence: tuple[Observation, ...]) -> tuple[Hypothesis, ...]:
+    """Those of ``supposed`` that the evidence leaves.
+
+    Launches that passed come first. Those that failed may have failed for another reason: one that would leave nothing
+    says nothing.
+    """
+    for each in sorted(evidence, key=lambda launch: bool(launch.differing)):
+        if len({hypothesis.cause for hypothesis in supposed}) < 2:
+            break
+        left = tuple(hypothesis for hypothesis in supposed if _consistent(hypothesis, each))
+        if left or not each.differing:
+            supposed = left
+    return supposed
+
+
+def _consistent(hypothesis: Hypothesis, seen: Observation) -> bool:
+    try:
+        return hypothesis.of(seen).consistent()
+    except (ArithmeticError, LookupError, ValueError):
+        return False

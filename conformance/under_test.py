@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 import pytest
@@ -14,26 +13,13 @@ from conformance.reduction import reduced
 from conformance.subjects.binding import settings_of as settings_of_launch
 from conformance.subjects.entry import EntryPoint
 from conformance.subjects.launching import Settings
-from conformance.verdicts import ConformanceFailure, Finding, failure_of
+from conformance.verdicts import ConformanceFailure, Finding, Search, failure_of
 from reference import verdict as v
 from reference.case import Case, Launch
 from strategies.cases import cases, free_specializations
 from strategies.specializations import Specialization
 
 Drawn = tuple[Case, Launch, Settings]
-
-
-@dataclass(slots=True)
-class Search:
-    """Counts the examples of one search, which ends with the first failure: what runs after it is shrinking."""
-
-    examples: int = 0
-    found_after: int | None = None
-
-    def until_first_failure(self) -> int | None:
-        if self.found_after is None:
-            self.found_after = self.examples
-        return self.found_after or None
 
 
 class UnderTest:
@@ -95,14 +81,20 @@ class UnderTest:
     def smallest(self, failure: ConformanceFailure) -> ConformanceFailure:
         """The same failure on the smallest case that can be found from its own."""
 
+        launches = 0
+
         def run(case: Case, launch: Launch) -> Finding:
+            nonlocal launches
+            launches += 1
             return self.engine.run(self.entry, case, launch, settings_of_launch(self.entry, launch))
 
         smaller = reduced(failure.finding, run)
         if smaller.verdict.kind == v.HANG:  # a machine that was busy for a moment must not make a hang
             self.engine.session(self.entry.subject).hurried = False
             smaller = run(smaller.case, smaller.launch)
-        return failure_of(smaller, failure.examples) if not smaller.verdict.passed else failure
+        result = failure_of(smaller, failure.examples) if not smaller.verdict.passed else failure
+        result.shrinking = failure.search.shrinking(launches) if failure.search is not None else None
+        return result
 
     def _assert(self, drawn: Drawn) -> None:
         finding = self.engine.run(self.entry, *drawn)
@@ -116,4 +108,5 @@ class UnderTest:
             self.unsupported = f"lane {self.engine.lane.name}: {verdict.detail}"
             return  # not a pass: the test ends as a skip, unless something else fails
         if not verdict.passed:
-            raise failure_of(finding, self._search.until_first_failure())
+            examples = self._search.until_first_failure(finding.case)
+            raise failure_of(finding, examples, self._search)

@@ -12,6 +12,8 @@ from conformance.subjects.entry import EntryPoint
 from conformance.subjects.launching import OUTPUT, Settings, output_length, output_name
 from reference import verdict as v
 from reference.case import Case, Launch
+from reports.shrinking import Shrinking
+from reports.diagnosis import Observation
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +31,36 @@ class Finding:
     settings: Settings = field(default_factory=Settings)
 
 
+@dataclass(slots=True)
+class Search:
+    """Counts the examples of one search, which ends with the first failure: what runs after it is shrinking."""
+
+    examples: int = 0
+    found_after: int | None = None
+    first: Case | None = None
+
+    def until_first_failure(self, case: Case) -> int | None:
+        """How many examples it took; ``case`` is the one that fails now, and the first only once."""
+        if self.found_after is None:
+            self.found_after, self.first = self.examples, case
+        return self.found_after or None
+
+    def shrinking(self, launches: int) -> Shrinking | None:
+        """What came after the first failure, ``launches`` outside the search included; None: nothing was drawn."""
+        if not self.found_after or self.first is None:
+            return None
+        return Shrinking(self.found_after, self.examples - self.found_after + launches, self.first)
+
+
 class ConformanceFailure(AssertionError):
     """An entry point disagrees with the contract. ``examples`` were drawn until the first failure; None: nothing was
-    drawn.
+    drawn. ``search`` is the search that met it, ``shrinking`` what was done to make its case smaller.
     """
 
-    def __init__(self, finding: Finding, examples: int | None) -> None:
+    def __init__(self, finding: Finding, examples: int | None, search: Search | None = None) -> None:
         super().__init__(f"{finding.entry.id}: {finding.verdict.summary()}")
-        self.finding, self.examples = finding, examples
+        self.finding, self.examples, self.search = finding, examples, search
+        self.shrinking: Shrinking | None = None
 
 
 class Mismatch(ConformanceFailure):
@@ -100,9 +124,9 @@ def judge(entry: EntryPoint, case: Case, launch: Launch, outcome: Outcome) -> Fi
     return Finding(entry, case, launch, verdict, expected, [])
 
 
-def failure_of(finding: Finding, examples: int | None) -> ConformanceFailure:
+def failure_of(finding: Finding, examples: int | None, search: Search | None = None) -> ConformanceFailure:
     """The exception for a finding that did not pass."""
-    return _CLASSES[finding.verdict.kind](finding, examples)
+    return _CLASSES[finding.verdict.kind](finding, examples, search)
 
 
 def _rows(case: Case, outcome: Outcome) -> list[list[int]]:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import strategies as st
 
 from conformance.engine import Engine, declared, narrowed, settings_of
+from conformance.evidence import Evidence
 from conformance.explained import relaxed, signature
 from conformance.reduction import reduced
 from conformance.subjects.binding import settings_of as settings_of_launch
@@ -30,6 +31,7 @@ class UnderTest:
         self.explained: set[str] = set()  # signatures of failures that this test has already reported
         self.unsupported: str | None = None  # why a case could not be run, if one could not
         self._search = Search()
+        self._evidence = Evidence()
         self._drawing = lru_cache(maxsize=None)(self._cases_of_kind)
 
     def __repr__(self) -> str:
@@ -86,21 +88,27 @@ class UnderTest:
         def run(case: Case, launch: Launch) -> Finding:
             nonlocal launches
             launches += 1
-            return self.engine.run(self.entry, case, launch, settings_of_launch(self.entry, launch))
+            return self._run(case, launch, settings_of_launch(self.entry, launch))
 
         smaller = reduced(failure.finding, run)
         if smaller.verdict.kind == v.HANG:  # a machine that was busy for a moment must not make a hang
             self.engine.session(self.entry.subject).hurried = False
             smaller = run(smaller.case, smaller.launch)
-        result = failure_of(smaller, failure.examples) if not smaller.verdict.passed else failure
+        found = smaller if not smaller.verdict.passed else failure.finding
+        result = failure_of(replace(found, evidence=self._evidence.all()), failure.examples)
         result.shrinking = failure.search.shrinking(launches) if failure.search is not None else None
         return result
 
+    def _run(self, case: Case, launch: Launch, settings: Settings) -> Finding:
+        finding = self.engine.run(self.entry, case, launch, settings)
+        self._evidence.add(finding)
+        return finding
+
     def _assert(self, drawn: Drawn) -> None:
-        finding = self.engine.run(self.entry, *drawn)
+        finding = self._run(*drawn)
         if signature(finding) in self.explained:
             case, launch, settings = drawn
-            finding = self.engine.run(self.entry, *relaxed(finding, case, launch), settings)
+            finding = self._run(*relaxed(finding, case, launch), settings)
             if signature(finding) in self.explained:
                 return
         verdict = finding.verdict

@@ -12,14 +12,15 @@ from conformance.subjects.entry import EntryPoint
 from conformance.subjects.launching import OUTPUT, Settings, output_length, output_name
 from reference import verdict as v
 from reference.case import Case, Launch
+from reports.diagnosis import Diagnosis, Observation, diagnose
 from reports.shrinking import Shrinking
-from reports.diagnosis import Observation
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A case that an entry point does not pass, with ``expected`` and ``actual`` outputs, one list of elements a
-    group; ``settings`` are those that it was bound with.
+    """What came of one launch: ``expected`` and ``actual`` outputs, one list of elements a group; ``settings`` are
+    those that it was bound with, ``evidence`` other launches of the entry point, by which the diagnosis of a small case
+    tells apart what it could be.
     """
 
     entry: EntryPoint
@@ -29,6 +30,12 @@ class Finding:
     expected: list[list[int]]
     actual: list[list[int]]
     settings: Settings = field(default_factory=Settings)
+    evidence: tuple[Observation, ...] = field(default=(), repr=False, compare=False)
+
+    @property
+    def diagnosis(self) -> Diagnosis:
+        """Which step went wrong, of one that did not pass."""
+        return diagnose(self.case, self.launch, self.verdict, self.expected, self.actual, self.evidence)
 
 
 @dataclass(slots=True)

@@ -191,9 +191,7 @@ def pytest_runtest_makereport(
         failures = list(failures_in(call.excinfo.value))
         if failures:
             engine, recorder = item.config.stash[_ENGINE], item.config.stash[_RECORDER]
-            report.longrepr = "\n\n".join(
-                recorder.record(engine, item.nodeid, failure.finding, failure.examples) for failure in failures
-            )
+            report.longrepr = "\n\n".join(recorder.record(engine, item.nodeid, failure) for failure in failures)
     return report
 
 

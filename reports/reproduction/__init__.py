@@ -1,0 +1,223 @@
+"""A script that shows a failure without this project: plain torch and Triton, one file, the expected values inside.
+
+It is put together from the pieces in :mod:`reports.reproduction.pieces` and the launch as it was bound. Names and
+messages reach it as comments of printable characters or as Python literals, so nothing in them can become code.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from reference import verdict as v
+from reference.case import Case, Launch
+from reference.fields import printable
+from reference.oracle import Trace
+from reports.call import FUNCTION, KERNEL, METHOD, Argument, Buffer, Call
+from reports.diagnosis import Diagnosis
+from reports.reproduction import pieces
+from reports.reproduction.literals import listed
+
+MOST_CHARACTERS = 400_000
+"""A script that would be longer is not made: nobody pastes that."""
+
+_PUBLISHED = ("vllm_ascend", "vllm")
+_TAKE_NUMPY = ("compute_slot_mapping", "compute_slot_mapping_draft")
+_ISOLATED = (v.GUARD, v.CRASH, v.HANG)
+
+
+@dataclass(frozen=True, slots=True)
+class Reproduction:
+    """``script`` is None where none can be made, and ``note`` then says why; else what it cannot show, if anything."""
+
+    script: str | None = None
+    note: str = ""
+
+
+def reproduction(
+    title: str,
+    call: Call | None,
+    case: Case,
+    launch: Launch,
+    verdict: v.Verdict,
+    expected: Sequence[Sequence[int]],
+    diagnosis: Diagnosis,
+    traces: Sequence[Trace],
+) -> Reproduction:
+    """The script for one failure; ``expected`` has one row of elements a group."""
+    if call is None or not expected:
+        return Reproduction(note="No script: it is not known how the function was called.")
+    note = _note(verdict, launch)
+    published = call.module.partition(".")[0] in _PUBLISHED
+    launches = call.kind == KERNEL or any(each.addresses_of for each in call.buffers())
+    backwards = launches and launch.fence == "before"
+    parts = [
+        _header(title, call, verdict, diagnosis, note, launches),
+        pieces.IMPORTS,
+        _constants(call, case, expected, traces, launches),
+        pieces.DEVICE,
+        pieces.PUBLISHED if published else "",
+        pieces.LOAD if published else _without(pieces.LOAD, pieces.FOR_PUBLISHED),
+        _memory(verdict, launch),
+        pieces.BUFFERS,
+        pieces.BACKWARDS if backwards else "",
+        pieces.METHOD_CALL if call.kind == METHOD else "",
+        pieces.COMPARE,
+        _main(call, case, backwards),
+        pieces.ISOLATED_END if verdict.kind in _ISOLATED else pieces.END,
+    ]
+    script = "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
+    if len(script) > MOST_CHARACTERS:
+        return Reproduction(note=f"No script: it would have {len(script):,} characters, the case is too large.")
+    return Reproduction(script, note)
+
+
+def _note(verdict: v.Verdict, launch: Launch) -> str:
+    """What the script cannot show everywhere."""
+    if verdict.kind == v.GUARD:
+        if launch.fence == "open":
+            return "It finds stores outside the buffers; loads outside them do not show in values."
+        return (
+            "On the host it puts every buffer beside memory that cannot be touched, so the access ends the process. "
+            "On a device it finds stores outside the buffers; loads outside them it cannot show unless their values "
+            "are used."
+        )
+    if verdict.kind == v.COMPILE_ERROR:
+        return "With TRITON_INTERPRET=1 nothing is compiled: this one needs a device."
+    return ""
+
+
+def _without(text: str, lines: Sequence[str]) -> str:
+    for line in lines:
+        text = text.replace(line, "")
+    return text
+
+
+def _header(title: str, call: Call, verdict: v.Verdict, diagnosis: Diagnosis, note: str, launches: bool) -> str:
+    where = (
+        "Runs on an NPU (torch_npu), on a GPU, or on the host with TRITON_INTERPRET=1 set; needs torch and triton."
+        if launches
+        else "Runs on the host; needs torch."
+        if call.kind == METHOD
+        else "Runs on an NPU (torch_npu), on a GPU or on the host; needs torch."
+    )
+    package = call.module.partition(".")[0]
+    lines = [
+        title,
+        diagnosis.summary,
+        verdict.summary(),
+        "",
+        where,
+        "    python THIS_SCRIPT [FILE]",
+        f"FILE is the {PurePath(call.file).name} that defines {call.function}. Without it: FILE below, else an"
+        f" installed {package}.",
+        "Exit status: 0 everything is as expected, 1 it is not, 2 it cannot be run here.",
+        note,
+    ]
+    wrapped = [
+        piece
+        for line in dict.fromkeys(printable(line)[:1000] for line in lines)
+        for piece in (textwrap.wrap(line, 110) if not line.startswith(" ") else [line]) or [""]
+    ]
+    return "\n".join(["#!/usr/bin/env python3", *(f"# {line}".rstrip() for line in wrapped)])
+
+
+def _constants(
+    call: Call, case: Case, expected: Sequence[Sequence[int]], traces: Sequence[Trace], launches: bool
+) -> str:
+    lines = [
+        f"FILE = {call.file!r}",
+        f"MODULE = {call.module!r}",
+        f"FUNCTION = {call.function!r}",
+        f"ON_HOST = {call.kind == METHOD}  # it is given host memory only",
+        f"PLAIN_TORCH = {not launches}  # it launches no kernel",
+        f"POISON = {v.UNWRITTEN}  # what outputs hold before the launch: where it is left, nothing was written",
+    ]
+    if call.kind == METHOD:
+        lines.append(f"TAKES_NUMPY = {call.function.rpartition('.')[2] in _TAKE_NUMPY}")
+    if call.module.partition(".")[0] in _PUBLISHED:
+        lines.append(f"WORLD_SIZE, RANK = {case.cp.size}, {case.cp.rank}")
+    rows = _row_lengths(call, expected)
+    padded = [[*row, *[v.UNWRITTEN] * (length - len(row))] for row, length in zip(expected, rows, strict=True)]
+    lines += ["# What each group's output must hold, element for element.", "EXPECTED = ["]
+    lines += [f"    {listed(row, {v.UNWRITTEN: 'POISON'})}," for row in padded]
+    lines += ["]", "WHY = {"]
+    lines += [f"    ({each.group}, {each.token}): {_why(each)!r}," for each in traces]
+    lines.append("}")
+    return "\n".join(lines)
+
+
+def _why(trace: Trace) -> str:
+    who = "" if trace.request is None else f"request {trace.request}, position {trace.position}: "
+    return printable(who + "; ".join([*trace.steps, trace.reason]))
+
+
+def _outputs(call: Call) -> list[Buffer]:
+    return [each for each in call.buffers() if each.writable]
+
+
+def _row_lengths(call: Call, expected: Sequence[Sequence[int]]) -> list[int]:
+    """Elements of each group's output as it is bound: a row of a shared output is longer than what is compared."""
+    outputs = _outputs(call)
+    if len(outputs) == len(expected):
+        return [max(each.size, len(row)) for each, row in zip(outputs, expected, strict=True)]
+    return [outputs[0].size // len(expected)] * len(expected)
+
+
+def _memory(verdict: v.Verdict, launch: Launch) -> str:
+    if verdict.kind != v.GUARD or launch.fence == "open":
+        return pieces.PLAIN_MEMORY
+    furthest = max((abs(guard.distance) for guard in verdict.guards), default=0)
+    return pieces.GUARDED_MEMORY.format(after=launch.fence == "after", gap=min(max(1 << 24, 2 * furthest), 1 << 36))
+
+
+def _main(call: Call, case: Case, backwards: bool) -> str:
+    lines = ["def main():", "    module = load(sys.argv[1] if len(sys.argv) > 1 else None)"]
+    if call.kind != METHOD:
+        lines.append("    function = getattr(module, FUNCTION)")
+    lines += [f"    {_name(each)} = {_made(each)}" for each in call.buffers()]
+    lines += ["    arguments = {"]
+    lines += [f"        {name!r}: {_argument(value)}," for name, value in call.arguments.items()]
+    lines.append("    }")
+    if backwards:
+        lines.append("    run_backwards()")
+    launched = {KERNEL: f"function[{call.grid!r}](**arguments)", FUNCTION: "function(**arguments)"}
+    lines += [
+        "    try:",
+        f"        {launched.get(call.kind, 'call_method(module, arguments)')}",
+        "        synchronize()",
+        "    except Exception as error:",
+        '        print(f"the launch raised {type(error).__name__}: {error}")',
+        "        return 1",
+    ]
+    outputs = _outputs(call)
+    if len(outputs) == len(case.groups):
+        names = ", ".join(map(_name, outputs))
+        lines.append(f"    return compare([{names}])")
+    else:
+        lines.append(f"    return compare(list({_name(outputs[0])}))")
+    return "\n".join(lines)
+
+
+def _made(buffer: Buffer) -> str:
+    """The expression that makes ``buffer``."""
+    if buffer.addresses_of:
+        return f"addresses({buffer.name!r}, [{', '.join(map(_name, buffer.addresses_of))}])"
+    values = f"[POISON] * {buffer.size}" if buffer.values is None else listed(buffer.values, {})
+    words = [repr(buffer.name), repr(buffer.dtype), values]
+    if buffer.strides is not None or len(buffer.shape) != 1:
+        words.append(f"shape={buffer.shape!r}")
+    if buffer.strides is not None:
+        words.append(f"strides={buffer.strides!r}")
+    return f"{'output' if buffer.writable else 'tensor'}({', '.join(words)})"
+
+
+def _argument(value: Argument) -> str:
+    return _name(value) if isinstance(value, Buffer) else repr(value)
+
+
+def _name(buffer: Buffer) -> str:
+    """A Python name for a buffer: ``block_table[1]`` becomes ``block_table_1``."""
+    return "".join(c if c.isascii() and c.isalnum() else "_" for c in buffer.name).rstrip("_") or "buffer"

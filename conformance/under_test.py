@@ -12,6 +12,7 @@ from conformance.engine import Engine, declared, narrowed, settings_of
 from conformance.evidence import Evidence
 from conformance.explained import relaxed, signature
 from conformance.reduction import reduced
+from conformance.subjects.allocated import with_allocated_rows
 from conformance.subjects.binding import settings_of as settings_of_launch
 from conformance.subjects.entry import EntryPoint
 from conformance.subjects.launching import Settings
@@ -51,7 +52,7 @@ class UnderTest:
         declaration = self.entry.declaration
         pool = self.engine.pool(self.entry)
         if pool is None:
-            specializations = free_specializations(declaration)
+            specializations = free_specializations(declaration, kind)
         else:
             of_kind = [each for each in pool if kind in (None, each.kind)]
             if not of_kind:
@@ -63,6 +64,8 @@ class UnderTest:
         def drawn(draw: st.DrawFn) -> Drawn:
             specialization: Specialization = draw(specializations)
             case, launch = draw(strategy_of(specialization))
+            if self.entry.allocates:
+                case = with_allocated_rows(case)
             return case, launch, settings_of(specialization)
 
         return drawn()

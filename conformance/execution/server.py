@@ -18,8 +18,10 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Mapping
-from multiprocessing.connection import Connection
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import recv_handle
 from pathlib import Path
 from typing import Any
@@ -112,56 +114,73 @@ def run(connection: Connection, lane: Lane, entries: Mapping[str, LoadedEntry], 
 
 
 def _compile(
-    control: Connection,
-    lane: Lane,
-    entries: Mapping[str, LoadedEntry],
-    jobs: list[dict[str, Any]],
-    workers: int,
-    ended: dict[int, int],
+    control: Connection, lane: Lane, entries: Mapping[str, LoadedEntry], jobs: list[dict[str, Any]], workers: int
 ) -> None:
-    """Compile every job in ``workers`` forks and report each as it is done. A fork that dies takes only its own job
-    with it.
-
-    ``ended`` collects the status of runners that end meanwhile.
+    """Compile every job in ``workers`` forks and report each as it is done. A fork that dies takes only the job that it
+    has with it.
     """
     waiting = list(enumerate(jobs))[::-1]
-    running: dict[int, tuple[int, int, float]] = {}
-    while waiting or running:
-        while waiting and len(running) < workers:
-            index, job = waiting.pop()
-            read, write = os.pipe()
-            pid = os.fork()
-            if not pid:
-                os.close(read)
-                _compile_one(lane, entries[job["entry"]], job, write)
-            os.close(write)
-            running[pid] = (index, read, time.monotonic())
-        pid, status = os.wait()
-        if pid not in running:
-            ended[pid] = status
-            continue
-        index, read, started = running.pop(pid)
-        with os.fdopen(read, "rb") as pipe:
-            answer = pipe.read()
-        event = (
-            json.loads(answer)
-            if answer
-            else {"error": f"the compiler ended with status {os.waitstatus_to_exitcode(status)}"}
-        )
-        event.update(event="compiled", index=index, seconds=time.monotonic() - started)
-        control.send_bytes(json.dumps(event).encode())
+    busy: dict[Connection, tuple[int, int, float]] = {}
+
+    def give_work(worker: Connection, pid: int) -> None:
+        if not waiting:
+            worker.close()
+            os.waitpid(pid, 0)
+            return
+        index, job = waiting.pop()
+        with suppress(OSError):  # one that died between two jobs is found out like any other
+            worker.send_bytes(json.dumps(job).encode())
+        busy[worker] = (pid, index, time.monotonic())
+
+    while waiting or busy:
+        while waiting and len(busy) < workers:
+            give_work(*_fork_compiler(control, lane, entries, busy))
+        for worker in wait(list(busy)):
+            assert isinstance(worker, Connection)
+            pid, index, started = busy.pop(worker)
+            try:
+                event = json.loads(worker.recv_bytes())
+            except (EOFError, OSError):
+                worker.close()
+                status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                event = {"error": f"the compiler ended with status {status}"}
+            else:
+                give_work(worker, pid)
+            event.update(event="compiled", index=index, seconds=time.monotonic() - started)
+            control.send_bytes(json.dumps(event).encode())
     control.send_bytes(b'{"event": "done"}')
 
 
-def _compile_one(lane: Lane, entry: LoadedEntry, job: dict[str, Any], pipe: int) -> None:
-    die_with_parent()
+def _fork_compiler(
+    control: Connection, lane: Lane, entries: Mapping[str, LoadedEntry], others: Iterable[Connection]
+) -> tuple[Connection, int]:
+    """A process that compiles one job after the other until its connection is closed."""
+    ours, theirs = Pipe()
+    pid = os.fork()
+    if pid:
+        theirs.close()
+        return ours, pid
+    status = 1
     try:
-        fresh = entry.precompile(lane, _arguments(lane, entry, job))
-        answer: dict[str, Any] = {"error": None, "fresh": fresh}
+        die_with_parent()
+        for connection in (control, ours, *others):  # so that each is closed when the server closes it
+            connection.close()
+        with suppress(EOFError, OSError):
+            while True:
+                job = json.loads(theirs.recv_bytes())
+                theirs.send_bytes(json.dumps(_compiled(lane, entries[job["entry"]], job)).encode())
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _compiled(lane: Lane, entry: LoadedEntry, job: dict[str, Any]) -> dict[str, Any]:
+    if not entry.is_kernel:  # what a host function will launch is its own affair
+        return {"error": None, "fresh": False}
+    try:
+        return {"error": None, "fresh": entry.precompile(lane, _arguments(lane, entry, job))}
     except BaseException as error:
-        answer = {"error": _failure(lane, error)["message"], "fresh": True}
-    os.write(pipe, json.dumps(answer).encode())
-    os._exit(0)
+        return {"error": _failure(lane, error)["message"], "fresh": True}
 
 
 def _fork_runner(
@@ -212,7 +231,6 @@ def serve(control: Connection, memory_fd: int, record_fd: int) -> None:
         control.send_bytes(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
         return
     control.send_bytes(json.dumps({"entries": [entry.description.to_json() for entry in entries.values()]}).encode())
-    ended: dict[int, int] = {}
     while True:
         try:
             request = json.loads(control.recv_bytes())
@@ -221,11 +239,10 @@ def serve(control: Connection, memory_fd: int, record_fd: int) -> None:
         if request["op"] == "fork":
             _fork_runner(control, handler, lane, entries, memory_fd)
         elif request["op"] == "reap":
-            pid = request["pid"]
-            status = ended.pop(pid) if pid in ended else os.waitpid(pid, 0)[1]
+            status = os.waitpid(request["pid"], 0)[1]
             control.send_bytes(json.dumps({"status": os.waitstatus_to_exitcode(status)}).encode())
         elif request["op"] == "compile":
-            _compile(control, lane, entries, request["jobs"], request["workers"], ended)
+            _compile(control, lane, entries, request["jobs"], request["workers"])
 
 
 if __name__ == "__main__":

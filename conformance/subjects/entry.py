@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from conformance.lanes.base import Lane
+from conformance.subjects.allocated import allocated_rows
 from reference.case import Case, Launch
 from strategies.declaration import Declaration
 
@@ -52,6 +53,11 @@ class EntryPoint:
         """Whether [num_tokens, max_num_tokens) becomes PAD; the torch and NumPy paths leave it as it was."""
         return "tail" in self.declaration.features
 
+    @property
+    def allocates(self) -> bool:
+        """Whether rows are filled with allocated blocks, and split into kernel blocks by the code under test."""
+        return self.family.startswith("allocating")
+
     def cannot_take(self, case: Case, launch: Launch) -> str | None:
         """Why this case is not for this entry point, or None."""
         missing = features_of(case, launch) - self.declaration.features
@@ -59,6 +65,8 @@ class EntryPoint:
             return f"{self.id} does not have {', '.join(sorted(missing))}"
         if "replay" in self.declaration.features and case.replay is None:
             return f"{self.id} takes slots back, and nothing in the case is replayed"
+        if self.allocates and None in map(allocated_rows, case.groups):
+            return f"{self.id} fills its rows with allocated blocks, which those of the case are not made of"
         return None
 
     def needing(self, clauses: frozenset[str]) -> EntryPoint:
@@ -122,7 +130,7 @@ class LoadedEntry:
             self.call(**arguments)
 
     def precompile(self, lane: Lane, arguments: Mapping[str, Any]) -> bool:
-        return self.kernel is not None and lane.precompile(self.kernel, arguments)
+        return bool(lane.precompile(self.kernel, arguments))
 
 
 def location(function: Any) -> tuple[str, int]:

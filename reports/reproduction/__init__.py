@@ -55,11 +55,11 @@ def reproduction(
     backwards = launches and launch.fence == "before"
     parts = [
         _header(title, call, verdict, diagnosis, note, launches),
-        pieces.IMPORTS,
+        pieces.IMPORTS if published else _without(pieces.IMPORTS, pieces.IMPORTS_FOR_PUBLISHED),
         _constants(call, case, expected, traces, launches),
         pieces.DEVICE,
         pieces.PUBLISHED if published else "",
-        pieces.LOAD if published else _without(pieces.LOAD, pieces.FOR_PUBLISHED),
+        pieces.LOAD if published else _without(pieces.LOAD, pieces.LOAD_FOR_PUBLISHED),
         _memory(verdict, launch),
         pieces.BUFFERS,
         pieces.BACKWARDS if backwards else "",
@@ -68,7 +68,7 @@ def reproduction(
         _main(call, case, backwards),
         pieces.ISOLATED_END if verdict.kind in _ISOLATED else pieces.END,
     ]
-    script = "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
+    script = "\n\n\n".join(part.strip("\n") for part in parts if part) + "\n"
     if len(script) > MOST_CHARACTERS:
         return Reproduction(note=f"No script: it would have {len(script):,} characters, the case is too large.")
     return Reproduction(script, note)

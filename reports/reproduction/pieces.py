@@ -15,6 +15,9 @@ from pathlib import Path
 import torch
 """
 
+IMPORTS_FOR_PUBLISHED = ("import importlib.abc\n", "import importlib.machinery\n")
+"""Lines of IMPORTS that only a published file needs."""
+
 DEVICE = '''
 def stop(reason):
     """Say why this cannot be run here."""
@@ -187,7 +190,7 @@ def load_file(file):
     return module
 '''
 
-FOR_PUBLISHED = ("    surround(folder)\n", "    StandIn.importing = False\n")
+LOAD_FOR_PUBLISHED = ("    surround(folder)\n", "    StandIn.importing = False\n")
 """Lines of LOAD that only a published file needs."""
 
 PLAIN_MEMORY = '''

@@ -145,9 +145,10 @@ def narrowed(declaration: Declaration, specialization: Specialization) -> Declar
     """
     if "groups" not in declaration.features:
         return declaration
-    flags = has_flags(settings_of(specialization))
+    s = specialization
+    flags = has_flags(settings_of(s), s.block_size, s.cp, s.pad_id)
     absent = set() if flags else {"enabled", "sharded"}
-    if not (flags or specialization.circular):
+    if not (flags or s.circular):
         absent.add("circular")
     return Declaration(declaration.clauses, declaration.features - absent)
 

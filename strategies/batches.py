@@ -195,6 +195,13 @@ def menu_of_groups(menu: Menu, growing: Sequence[Geometry], further: Iterable[Ge
     return replace(menu, starts=starts, windowed=growing if menu.windowed else ())
 
 
+def menu_around_column(menu: Menu, geometry: Geometry, column: int, limit: int) -> Menu:
+    """``menu`` where requests begin around the first local position of ``column``, or at the end of the row."""
+    first = column // geometry.blocks_per_kv_block * geometry.virtual_block_size
+    local = first + geometry.cp.rank * geometry.cp.interleave if geometry.cp.size > 1 else first
+    return replace(menu, starts=(local, local - 1, local + 1, local + geometry.block_size, limit - 17, limit - 1, 0))
+
+
 @lru_cache(maxsize=4096)
 def menu_for(
     declaration: Declaration, s: Specialization, affordable: int, *, growing: bool, replicated: bool = False

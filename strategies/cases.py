@@ -7,15 +7,26 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 
 from reference.case import Case, Group, Launch
-from strategies.batches import REQUESTS, Batch, Menu, columns_needed, draw_batch, menu_for, menu_of_groups
+from reference.contract import FLOAT32_EXACT
+from reference.fields import INT32_MAX, INT32_MIN
+from strategies.batches import (
+    REQUESTS,
+    Batch,
+    Menu,
+    columns_needed,
+    draw_batch,
+    menu_around_column,
+    menu_for,
+    menu_of_groups,
+)
 from strategies.declaration import Declaration as Declaration
-from strategies.groups import GroupSpec, draw_groups, positions_in_a_row, rules_for
+from strategies.groups import GroupSpec, draw_groups, draw_order, in_order, positions_in_a_row, rules_for
 from strategies.picking import Picker
-from strategies.replays import draw_replay
+from strategies.replays import draw_replay, reordered
 from strategies.rows import draw_idx_mapping
 from strategies.specializations import Specialization
 from strategies.specializations import free_specializations as free_specializations
-from strategies.tables import TableRules, draw_row_stride, draw_rows, draw_table
+from strategies.tables import STAGED_COLUMNS, TableRules, draw_row_stride, draw_rows, draw_table
 
 MAX_TOKENS = 4096
 """Tokens of a case at most, unless the caller says otherwise: three requests a token over the production tile."""
@@ -23,6 +34,12 @@ MAX_TOKENS = 4096
 _EXTRA_OUTPUT = (0, 0, 0, 0, 1, 3, 17)
 _FENCES = ("after", "before")
 _STALE = (0, 0, 0, 1, 5)
+_LEFT = (0, 1000, -1, INT32_MAX, FLOAT32_EXACT, INT32_MIN, 1 << 40, -(1 << 62))
+"""The first of the positions that an earlier batch left behind the last token, or the memory before it; 0 is what would
+drag a window's base down."""
+
+_WIDE = (*[False] * 5, True)
+_MOST_WIDE_ROWS = 2
 
 
 def cases(
@@ -69,18 +86,22 @@ def _draw_case(picker: Picker, declaration: Declaration, s: Specialization, max_
     requests, decode = picker.pick(REQUESTS)
     rows = draw_rows(picker, requests)
     specs = draw_groups(picker, declaration, s)
+    wide = picker.pick(_WIDE) and rows <= _MOST_WIDE_ROWS and specs[0].grows
     menu = _menu(declaration, s, specs)
-    rules, limit = rules_for(specs, rows, menu.top, s.output_dtype)
+    rules, limit = rules_for(specs, rows, menu.top, s.output_dtype, wide=wide)
+    if wide:
+        menu = menu_around_column(menu, specs[0].geometry, STAGED_COLUMNS, limit)
     batch = draw_batch(picker, menu, requests, decode, limit, max_tokens)
     groups = [_draw_group(picker, declaration, specs[0], rules[0], rows, batch)]
     num_tokens = len(batch.positions)
     max_num_tokens = max(num_tokens + picker.pick(_padding(s.tile)), 1)
-    # What stands behind the last token is left from an earlier batch; 0 is what would drag a window's base down.
-    positions = batch.positions + (0,) * picker.pick(_STALE)
+    stale, left = picker.pick(_STALE), picker.pick(_LEFT)
+    positions = batch.positions + tuple(range(left, left + stale))
     launch = Launch(s.output_dtype, max_num_tokens + picker.pick(_EXTRA_OUTPUT), picker.pick(_FENCES))
     lengths = [len(own) for own in batch.requests]
     idx_mapping = draw_idx_mapping(picker, lengths, rows) if "idx_mapping" in features else None
     replay = draw_replay(picker, specs, batch) if "replay" in features else None
+    order = draw_order(picker, len(specs)) if "groups" in features else (0,)
     # Last, so that everything else stays what it is when a group goes.
     for spec, own in zip(specs[1:], rules[1:], strict=True):
         groups.append(_draw_group(picker, declaration, spec, own, rows, batch))
@@ -89,11 +110,11 @@ def _draw_case(picker: Picker, declaration: Declaration, s: Specialization, max_
         positions=positions,
         num_tokens=num_tokens,
         max_num_tokens=max_num_tokens,
-        groups=tuple(groups),
+        groups=in_order(groups, order),
         cp=s.cp,
         pad_id=s.pad_id,
         idx_mapping=idx_mapping,
-        replay=replay,
+        replay=None if replay is None else reordered(replay, order),
     )
     return case, launch
 

@@ -19,6 +19,7 @@ FEATURES = frozenset(
         "pad_id",  # another PAD_ID than -1
         "replay",  # tokens recomputed after a prefix-cache hit
         "row_stride",  # rows further apart than they are wide
+        "stride32",  # takes the row strides of its tables as int32 as well as int64
         "sharded",  # a flag per group says whether context parallelism applies
         "tail",  # pads [num_tokens, max_num_tokens)
     }

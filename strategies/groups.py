@@ -1,7 +1,8 @@
 """The KV-cache groups of one launch: what each of them is, and how far positions may reach so that tables stay small.
 
-The first group is that of the specialization. Each of up to four more has a place of its own in the draw, where "no
-group" is the simplest choice: shrinking takes out any of them without disturbing the others.
+The first group drawn is that of the specialization. Each of up to five more has a place of its own in the draw, where
+"no group" is the simplest choice: shrinking takes out any of them without disturbing the others. In which order they
+stand in the launch is drawn last.
 """
 
 from __future__ import annotations
@@ -10,25 +11,33 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd
+from typing import TypeVar
 
 from strategies.declaration import Declaration
 from strategies.geometry import NO_CP, Geometry
 from strategies.picking import Picker
 from strategies.specializations import Specialization
-from strategies.tables import TableRules, blocks_that_fit
+from strategies.tables import MOST_CELLS, WIDE_COLUMNS, TableRules, blocks_that_fit
 
 MOST_GROUPS = 6
 
 MOST_CELLS_OF_ALL = 6000
 """Cells of all tables of a launch together, at most."""
 
+MOST_WIDE_CELLS_OF_ALL = 2 * WIDE_COLUMNS
+"""The same for each row, where one table is wide."""
+
 MOST_BLOCKS_PER_KV_BLOCK = 16
+
+_ORDERS = (*["as drawn"] * 3, "backwards", "first one last", "first one second")
 
 _DISABLED_BLOCKS = 2
 """Allocated blocks that a row of a disabled group has at most: often fewer than its tokens would need."""
 
 _ABSENT = 1.4
 """How many times as likely as a group is no group, in each of the further places."""
+
+T = TypeVar("T")
 
 _FEATURE_OF = {"circular": "circular", "replicated": "sharded", "disabled": "enabled"}
 
@@ -73,12 +82,33 @@ def draw_groups(picker: Picker, declaration: Declaration, specialization: Specia
     return tuple(groups)
 
 
-def rules_for(groups: Sequence[GroupSpec], rows: int, top: int, output_dtype: str) -> tuple[list[TableRules], int]:
+def draw_order(picker: Picker, count: int) -> tuple[int, ...]:
+    """Which of ``count`` groups stands in each place: the one with the smallest blocks need not be the first."""
+    order = tuple(range(count))
+    name = picker.pick(_ORDERS)
+    if name == "backwards":
+        return order[::-1]
+    if name == "first one last":
+        return (*order[1:], 0)
+    if name == "first one second":
+        return (*order[1:2], 0, *order[2:])
+    return order
+
+
+def in_order(groups: Sequence[T], order: Sequence[int]) -> tuple[T, ...]:
+    """``groups`` as ``order`` puts them."""
+    return tuple(groups[index] for index in order)
+
+
+def rules_for(
+    groups: Sequence[GroupSpec], rows: int, top: int, output_dtype: str, *, wide: bool = False
+) -> tuple[list[TableRules], int]:
     """The rules for the table of each group, and the position below which every local token has its column.
 
-    ``top`` is the limit where tables set none.
+    ``top`` is the limit where tables set none. ``wide``: tables may have more columns than a kernel stages at once.
     """
-    rules = [_rules(group, output_dtype) for group in groups]
+    cells = rows * WIDE_COLUMNS if wide else MOST_CELLS
+    rules = [replace(_rules(group, output_dtype), cells=cells) for group in groups]
     growing = [(group.geometry, own) for group, own in zip(groups, rules, strict=True) if group.grows]
     limit = min([top, *(_positions_in(own.most_columns(rows), geometry) for geometry, own in growing)])
     if len(groups) == 1:
@@ -87,7 +117,8 @@ def rules_for(groups: Sequence[GroupSpec], rows: int, top: int, output_dtype: st
         # A row has a column for every b*W of its positions, and, rounded up, an allocated block more at most.
         rounding = sum(_narrow_columns(group) for group in groups)
         columns_a_position = sum(1 / (geometry.block_size * geometry.cp.size) for geometry, _ in growing)
-        limit = min(limit, int((MOST_CELLS_OF_ALL // rows - rounding) / columns_a_position))
+        columns = MOST_WIDE_CELLS_OF_ALL if wide else MOST_CELLS_OF_ALL // rows
+        limit = min(limit, int((columns - rounding) / columns_a_position))
     return [_limited(own, group, rows, limit) for own, group in zip(rules, groups, strict=True)], limit
 
 

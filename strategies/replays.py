@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
 from reference.case import Replay
@@ -11,7 +12,7 @@ from strategies.batches import Batch
 from strategies.groups import GroupSpec
 from strategies.picking import Picker
 
-_WINDOWS = (1, 2, 3, 5, 16, 128, 1 << 20, 0)
+_WINDOWS = (1, 2, 3, 5, 16, 128, 1 << 20, 0, 1 << 24, INT32_MAX)
 
 _WHO = (*[(0, 1)] * 2, *[(1, 1)] * 5, (1, 2), (1, 2), (2, 2), (2, 2))
 """(first, step): the requests that replay something, counted from 1; 0 is for none."""
@@ -23,7 +24,10 @@ _ON_A_BORDER = ((0, 0), (-1, 1), (-1, 0), (0, 1), (0, -3))
 """(windows, tokens) from that token to the start: it is the first one replayed, the last one, the one after it, the one
 before the first; well inside."""
 
-_STARTS = [(anchor, *border) for border in _ON_A_BORDER for anchor in _ANCHORS]
+_BEYOND = (0, 1 << 30)
+"""Past every position of an ordinary request."""
+
+_STARTS = [(anchor, *border) for border in (*_ON_A_BORDER, _BEYOND) for anchor in _ANCHORS]
 
 
 def draw_replay(picker: Picker, groups: Sequence[GroupSpec], batch: Batch) -> Replay:
@@ -43,6 +47,14 @@ def draw_replay(picker: Picker, groups: Sequence[GroupSpec], batch: Batch) -> Re
             position = positions[round(anchor * (len(positions) - 1))]
             starts[request] = min(max(position + windows * window + tokens, 0), INT32_MAX)
     return Replay(tuple(starts), window, tuple(index for place, index in enumerate(paged) if chosen >> place & 1))
+
+
+def reordered(replay: Replay, order: Sequence[int]) -> Replay:
+    """``replay`` where ``order`` says which group now stands in each place."""
+    return replace(
+        replay,
+        cacheable_groups=tuple(place for place, index in enumerate(order) if index in replay.cacheable_groups),
+    )
 
 
 @cache

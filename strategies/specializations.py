@@ -24,6 +24,7 @@ import covertable
 from hypothesis import strategies as st
 
 from reference.case import ContextParallel
+from reference.fields import INT32_MAX, INT32_MIN
 from strategies.declaration import Declaration
 from strategies.geometry import (
     BLOCK_SIZES,
@@ -39,6 +40,9 @@ from strategies.geometry import (
 
 WINDOWS = ("rule", "double", "half", "least")
 """Block-table windows against the production rule. The last two cannot hold every consecutive tile."""
+
+PAD_IDS = (-1, 0, INT32_MIN, INT32_MAX)
+"""-1 is everybody's; 0 is a slot as well, and the others show where a type is too narrow."""
 
 SHARES = {"plain": 12 / 64, "circular": 8 / 64, "cp": 24 / 64}
 """The part of the budget that each kind gets at least, as long as it has that many combinations of its own."""
@@ -82,7 +86,7 @@ class Axes:
     interleaves: tuple[str, ...] = INTERLEAVES
     tiles: tuple[int | None, ...] = (None,)
     windows: tuple[str | None, ...] = (None,)
-    pad_ids: tuple[int, ...] = (-1, -2)
+    pad_ids: tuple[int, ...] = PAD_IDS
     output_dtypes: tuple[str, ...] = ("int32", "int64")
     rings: bool = True
 
@@ -175,7 +179,7 @@ def free_specializations(draw: st.DrawFn, declaration: Declaration) -> Specializ
     features = declaration.features
     geometry = draw(geometries(hybrid="hybrid" in features, cp="cp" in features))
     output_dtype = draw(st.sampled_from(("int32", "int64"))) if "int64" in features else "int32"
-    pad_id = draw(st.sampled_from((-1, -2))) if "pad_id" in features else -1
+    pad_id = draw(st.sampled_from((-1, *PAD_IDS))) if "pad_id" in features else -1
     size, k = geometry.block_size, geometry.blocks_per_kv_block
     return Specialization(size, k, geometry.cp, pad_id=pad_id, output_dtype=output_dtype)
 

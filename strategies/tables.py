@@ -16,6 +16,12 @@ from strategies.picking import Picker
 MOST_CELLS = 4096
 """Cells of a table at most: positions are drawn to what that affords."""
 
+STAGED_COLUMNS = 4096
+"""Cells of a row that published kernels stage at once: one that stages a fixed number fails only beyond it."""
+
+WIDE_COLUMNS = STAGED_COLUMNS + 128
+"""Cells of a row at most where one is to be wider than that."""
+
 _CONTENTS = 4096
 _EXTRA_ROWS = (0, 0, 0, 0, 1, 2, 5)
 _EXTRA_COLUMNS = (0, 0, 0, 0, 1, 1, 2, 5)

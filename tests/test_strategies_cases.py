@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from reference.case import Case, ContextParallel, Group, Launch
 from reference.contract import ANSWER_CLAUSES, violations
+from reference.fields import INT32_MAX, INT32_MIN
 from reference.oracle import slot_mapping
 from strategies.batches import broken, menu_for
 from strategies.cases import MAX_TOKENS, Declaration, cases, cases_of, free_specializations
 from strategies.picking import MOST_ITEMS, Picker
 from strategies.specializations import V1_AXES, Specialization, pool
-from strategies.tables import MOST_CELLS, TableRules, blocks_that_fit, draw_table
+from strategies.tables import MOST_CELLS, STAGED_COLUMNS, WIDE_COLUMNS, TableRules, blocks_that_fit, draw_table
 
 EVERY_FEATURE = frozenset({"circular", "cp", "hybrid", "pad_id", "int64", "row_stride", "tail"})
 
@@ -122,7 +123,8 @@ def test_cases_stay_small(drawn: Drawn) -> None:
     _, case, _ = drawn
     (group,) = case.groups
     assert case.num_tokens <= MAX_TOKENS
-    assert len(group.block_table) * group.row_width <= MOST_CELLS
+    rows = len(group.block_table)
+    assert rows * group.row_width <= max(MOST_CELLS, min(rows, 2) * WIDE_COLUMNS)
 
 
 @settings(max_examples=100, database=None, deadline=None)
@@ -208,6 +210,10 @@ def columns_needed(s: Specialization, case: Case) -> int:
     return max((s.block_index(p) + 1 for p in case.positions[: case.num_tokens] if p >= 0 and s.is_local(p)), default=0)
 
 
+def left_behind(case: Case) -> tuple[int, ...]:
+    return case.positions[case.num_tokens :]
+
+
 def sits_on_a_border(s: Specialization, case: Case, unit: int) -> bool:
     return any(p >= 0 and len({q // unit for q in range(max(p - 1, 0), p + 2)}) > 1 for p in case.positions)
 
@@ -258,6 +264,15 @@ SHAPES: dict[str, Callable[[Specialization, Case, Launch], bool]] = {
     "longer output": lambda s, c, launch: (launch.output_length or 0) > c.max_num_tokens,
     "fence in front": lambda s, c, launch: launch.fence == "before",
     "positions behind the last token": lambda s, c, _: len(c.positions) > c.num_tokens,
+    "negative positions left behind": lambda s, c, _: min(left_behind(c), default=0) < 0,
+    "large positions left behind": lambda s, c, _: max(left_behind(c), default=0) >= 1 << 24,
+    "positions left behind that are no int32": lambda s, c, _: any(abs(p) > 1 << 31 for p in left_behind(c)),
+    "padding with 0": lambda s, c, _: c.pad_id == 0,
+    "padding with the largest int32": lambda s, c, _: c.pad_id == INT32_MAX,
+    "padding with the smallest int32": lambda s, c, _: c.pad_id == INT32_MIN,
+    "slot beyond what is staged of a row at once": lambda s, c, _: (
+        paged(s, c) and columns_needed(s, c) > STAGED_COLUMNS
+    ),
 }
 
 

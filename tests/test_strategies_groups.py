@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from reference.case import Case, ContextParallel, Group, Launch, Replay
 from reference.contract import ANSWER_CLAUSES, violations
-from reference.fields import INT32_MAX
+from reference.fields import INT32_MAX, INT32_MIN
 from reference.oracle import slot_mapping
 from strategies.batches import SMALLEST_TILE, Batch, Positions, from_below, menu_for, menu_of_groups
 from strategies.cases import Declaration, cases_of, free_specializations
 from strategies.geometry import Geometry
-from strategies.groups import MOST_CELLS_OF_ALL, MOST_GROUPS, GroupSpec
+from strategies.groups import MOST_CELLS_OF_ALL, MOST_GROUPS, MOST_WIDE_CELLS_OF_ALL, GroupSpec, draw_order, in_order
 from strategies.picking import Picker
-from strategies.replays import draw_replay
+from strategies.replays import draw_replay, reordered
 from strategies.rows import draw_idx_mapping
 from strategies.specializations import (
     FUSED_AXES,
@@ -125,7 +125,9 @@ def test_cases_keep_the_contract(name: str) -> None:
         assert not violations(case, ANSWER_CLAUSES | declaration.clauses, bound(specialization, launch))
         assert [len(row) for row in slot_mapping(case)] == [case.max_num_tokens] * len(case.groups)
         assert Case.from_json(case.to_json()) == case
-        assert sum(len(group.block_table) * group.row_width for group in case.groups) <= MOST_CELLS_OF_ALL
+        rows = len(case.groups[0].block_table)
+        most = max(MOST_CELLS_OF_ALL, min(rows, 2) * MOST_WIDE_CELLS_OF_ALL)
+        assert rows * sum(group.row_width for group in case.groups) <= most
 
     check()
 
@@ -134,14 +136,13 @@ def test_cases_keep_the_contract(name: str) -> None:
 @given(pooled("everything"))
 def test_groups_beside_that_of_the_specialization(drawn: Drawn) -> None:
     s, case, _ = drawn
-    first, *further = case.groups
-    assert (first.block_size, first.kv_cache_block_size) == (s.block_size, s.kv_cache_block_size)
-    assert first.kind == "circular" or not s.circular
+    of_s = [g for g in case.groups if (g.block_size, g.kv_cache_block_size) == (s.block_size, s.kv_cache_block_size)]
+    assert any(group.kind == "circular" or not s.circular for group in of_s)
     assert (case.cp, case.pad_id) == (s.cp, s.pad_id)
-    assert len(further) < MOST_GROUPS
-    assert all(group.block_size >= first.block_size for group in further)
+    assert len(case.groups) <= MOST_GROUPS
+    assert all(group.block_size >= s.block_size for group in case.groups)
     assert len({len(group.block_table) for group in case.groups}) == 1
-    disabled = [group for group in case.groups if further and not group.enabled]
+    disabled = [group for group in case.groups if len(case.groups) > 1 and not group.enabled]
     assert all(group.row_width <= 2 * group.blocks_per_kv_block for group in disabled)
 
 
@@ -176,6 +177,26 @@ def test_features_are_drawn_where_declared_and_only_there(feature: str, used: Ca
         specializations = st.sampled_from(pool(declaration, FEW, 8).specializations)
         drawn = drawn_from(cases_of(declaration, specializations), 40)
         assert any(used(case) for _, case, _ in drawn) is expected, declaration
+
+
+# Order
+
+
+@pytest.mark.parametrize(
+    ("choice", "order"),
+    [(0, (0, 1, 2, 3)), (3, (3, 2, 1, 0)), (4, (1, 2, 3, 0)), (5, (1, 0, 2, 3))],
+    ids=["as-drawn", "backwards", "first-one-last", "first-one-second"],
+)
+def test_groups_stand_in_another_order_than_they_are_drawn_in(choice: int, order: tuple[int, ...]) -> None:
+    assert draw_order(picker_of([choice]), 4) == order
+    assert in_order("abcd", order) == tuple("abcd"[index] for index in order)
+    assert draw_order(picker_of([choice]), 1) == (0,)
+    assert sorted(draw_order(picker_of([choice]), 2)) == [0, 1]
+
+
+def test_a_replay_goes_along_with_its_groups() -> None:
+    assert reordered(Replay((3,), 2, (0, 2)), (1, 2, 3, 0)) == Replay((3,), 2, (1, 3))
+    assert reordered(Replay((3,), 2, ()), (1, 0)) == Replay((3,), 2, ())
 
 
 # Rows
@@ -244,6 +265,8 @@ def test_replays_of_some_requests_in_some_groups() -> None:
 def test_replays_begin_at_an_int32_that_is_not_negative() -> None:
     assert replayed(6, 2, 2, 0, 0, range(9, 10), range(-5, -4)).starts == (0, 0)
     assert replayed(0, 2, 3, 0, 0, [INT32_MAX]).starts == (INT32_MAX,)
+    assert replayed(0, 2, 5, 0, 0, range(9, 10)).starts == (9 + (1 << 30),)
+    assert replayed(9, 2, 1, 0, 0, range(9, 10)) == Replay((0,), INT32_MAX, ())
 
 
 # Positions
@@ -337,12 +360,19 @@ SHAPES: dict[str, dict[str, Callable[[Specialization, Case], bool]]] = {
             for p in tokens(c)
         ),
         "position above 2^24": lambda s, c: max(tokens(c), default=0) >= 1 << 24,
+        "smallest block size in another place than the first": lambda s, c: (
+            c.groups[0].block_size > min(g.block_size for g in c.groups)
+        ),
+        "smallest block size in the last place": lambda s, c: (
+            c.groups[-1].block_size < min((g.block_size for g in c.groups[:-1]), default=0)
+        ),
     },
     "fused": {
         "ring beside a paged group": lambda s, c: bool(rings(c)) and bool(growing(c)),
         "ring first, then a paged group": lambda s, c: c.groups[0].kind == "circular" and bool(growing(c)),
         "ring first in a setting of paged groups": lambda s, c: c.groups[0].kind == "circular" and not s.circular,
         "paged group first, then a ring": lambda s, c: c.groups[0].kind == "paged" and bool(rings(c)),
+        "no ring first in a setting of rings": lambda s, c: s.circular and c.groups[0].kind == "paged",
         "only rings": lambda s, c: len(rings(c)) == len(c.groups) > 1,
         "negative position beside ordinary ones in a mixed launch": lambda s, c: (
             bool(rings(c)) and bool(growing(c)) and any(p and min(p) < 0 <= max(p) for p in requests(c))
@@ -364,6 +394,13 @@ SHAPES: dict[str, dict[str, Callable[[Specialization, Case], bool]]] = {
             p == start + c.replay.window > start for p, start in replayed_from(c)
         ),
         "token before the replay": lambda s, c: any(p == start - 1 for p, start in replayed_from(c)),
+        "window of one token": lambda s, c: c.replay.window == 1 and takes_slots_back(c),
+        "no window": lambda s, c: c.replay.window == 0 and any(c.replay.starts),
+        "window beyond 2^20": lambda s, c: c.replay.window > 1 << 20 and takes_slots_back(c),
+        "window that no int32 can be added to": lambda s, c: c.replay.window == INT32_MAX and takes_slots_back(c),
+        "replay begins beyond every position": lambda s, c: any(
+            start > max(positions) for start, positions in zip(c.replay.starts, requests(c), strict=True) if positions
+        ),
         "one request replays, another does not": lambda s, c: len({start > 0 for start in c.replay.starts}) == 2,
     },
 }
@@ -457,7 +494,7 @@ def test_pools_of_a_launch_of_several_groups() -> None:
         assert next(iter(made)).block_size == 2
         assert {s.block_size for s in made} >= {1, 2, 3, 16, 48, 128}
         assert {s.output_dtype for s in made} == {"int32", "int64"}
-        assert len({s.pad_id for s in made}) == 2
+        assert {s.pad_id for s in made} == {-1, 0, INT32_MIN, INT32_MAX}
     assert {s.kind for s in v2} == {"plain", "cp"}  # v2 takes rings and sequences alike: nothing to compile anew
     assert {s.kind for s in tiled} == {"plain", "circular", "cp"}
     assert {s.kind for s in fused} == {"plain", "circular"}

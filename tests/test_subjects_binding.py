@@ -12,6 +12,7 @@ from hypothesis import settings
 
 from conformance import lanes
 from conformance.engine import Engine, Options
+from conformance.execution.array import Array
 from conformance.search import KINDS, failures
 from conformance.subjects import binding
 from conformance.subjects.binding import FAMILIES, BindingError, bind, check
@@ -228,9 +229,53 @@ def test_flags_of_groups_are_tables_where_a_group_differs(tile: int) -> None:
 def test_flags_of_groups_that_agree_are_tables_in_one_half_of_the_specializations_only() -> None:
     flags = ("slot_mapping_enabled", "HAS_SLOT_MAPPING_ENABLED", "dcp_sharded", "group_cp_sizes")
     plain = replace(CASE, groups=(CASE.groups[0],))
-    given, absent = (bound("v2", *flags, case=plain, tile=tile) for tile in (16, 64))
-    assert [given[name] for name in flags] == [[True], True, [True], [2]]
-    assert [absent[name] for name in flags] == [None, False, None, [2]]
+    given, absent = ([True], True, [True], [2]), (None, False, None, [2])
+    launches = [bound("v2", *flags, case=plain, tile=1 << bits) for bits in range(4, 16)]
+    seen = [tuple(each[name] for name in flags) for each in launches]
+    assert set(map(repr, seen)) == {repr(given), repr(absent)}
+
+
+def test_row_strides_are_int32_in_one_half_of_the_specializations_where_they_may_be() -> None:
+    entry = entry_point("v2", "block_table_strides")
+    narrow = replace(entry, declaration=Declaration(features=frozenset({"stride32"})))
+    seen: dict[str, set[str]] = {"either": set(), "int64": set()}
+    for bits in range(4, 16):
+        for name, each in (("either", narrow), ("int64", entry)):
+            invocation, _ = bind(each, CASE, Launch(), Settings(tile=1 << bits))
+            strides = invocation.arguments["block_table_strides"]
+            assert isinstance(strides, Array)
+            assert strides.data is not None
+            assert strides.data.tolist() == [each.stride for each in CASE.groups]
+            seen[name].add(strides.dtype)
+    assert seen == {"either": {"int32", "int64"}, "int64": {"int64"}}
+
+
+def test_buffers_of_a_request_each_are_longer_where_positions_are() -> None:
+    names = ("query_start_loc", "idx_mapping")
+    exact = bound("v2", *names)
+    longer = bound("v2", *names, case=replace(CASE, positions=(*CASE.positions, 0, 0)))
+    for name in names:
+        assert longer[name][: len(exact[name])] == exact[name]  # type: ignore[index, arg-type]
+        assert len(longer[name]) == len(exact[name]) + 2  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("stale", "dtype"), [((), "int32"), ((7,), "int64")])
+def test_rows_of_tokens_are_int64_in_buffers_of_serving(stale: tuple[int, ...], dtype: str) -> None:
+    case = replace(CASE, groups=CASE.groups[:1], idx_mapping=None, positions=(*CASE.positions, *stale))
+    invocation, _ = bind(entry_point("dcp", "req_indices", "positions"), case, Launch(), Settings())
+    rows, positions = invocation.arguments["req_indices"], invocation.arguments["positions"]
+    assert isinstance(rows, Array)
+    assert isinstance(positions, Array)
+    assert (rows.dtype, rows.shape, positions.shape) == (dtype, (case.num_tokens,), (case.num_tokens,))
+
+
+def test_one_to_four_programs_share_a_request() -> None:
+    grids = set()
+    for length in range(CASE.max_num_tokens, CASE.max_num_tokens + 4):
+        case = replace(CASE, cp=ContextParallel(), max_num_tokens=length)
+        invocation, _ = bind(entry_point("parallel"), case, Launch(), Settings(tile=16))
+        grids.add(invocation.grid)
+    assert grids == {(2, 3, programs) for programs in (1, 2, 3, 4)}
 
 
 def test_a_whole_row_fits_what_pads_it() -> None:

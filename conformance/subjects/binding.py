@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from conformance.execution.array import of_values
 from conformance.execution.session import Argument, Invocation
 from conformance.subjects.entry import EntryPoint
-from conformance.subjects.launching import PRODUCTION_ROW, Launching, Settings, has_flags
+from conformance.subjects.launching import PRODUCTION_ROW, Launching, Settings
 from reference.case import Case, Launch
 from reference.contract import ANSWER_CLAUSES, Violation, violations
 
@@ -166,7 +166,7 @@ REPLAY: Mapping[str, Value] = {
     "num_reqs": lambda c: c.case.num_reqs,
     "query_start_loc": lambda c: c.query_start_loc,
     "positions": lambda c: c.positions,
-    "replay_start": lambda c: of_values("replay_start", "int32", c.case.replay.starts if c.case.replay else ()),
+    "replay_start": lambda c: c.replay_start,
     "slot_mapping_addrs": lambda c: c.replayed_slot_mapping_addresses,
     "cacheable_groups": lambda c: of_values(
         "cacheable_groups", "int32", c.case.replay.cacheable_groups if c.case.replay else ()
@@ -177,9 +177,12 @@ REPLAY: Mapping[str, Value] = {
 }
 
 
+MOST_PROGRAMS = 4
+
+
 def _programs(launching: Launching) -> int:
-    """How many programs share a request: one or two, so that requests with more tiles than programs are drawn."""
-    return max(1, min(2, -(-launching.case.num_tokens // launching.settings.tile)))
+    """How many programs share a request: as many as published hosts launch, whatever there is for them to do."""
+    return (launching.case.max_num_tokens - 1) % MOST_PROGRAMS + 1
 
 
 def _v1_programs(launching: Launching) -> int:
@@ -193,15 +196,15 @@ def _power_of_two(least: int) -> int:
 
 
 def _gives_enabled(launching: Launching) -> bool:
-    return has_flags(launching.settings) or not all(group.enabled for group in launching.case.groups)
+    return launching.has_flags or not all(group.enabled for group in launching.case.groups)
 
 
 def _gives_circular(launching: Launching) -> bool:
-    return has_flags(launching.settings) or any(group.kind == "circular" for group in launching.case.groups)
+    return launching.has_flags or any(group.kind == "circular" for group in launching.case.groups)
 
 
 def _gives_sharded(launching: Launching) -> bool:
-    return has_flags(launching.settings) or not all(group.sharded for group in launching.case.groups)
+    return launching.has_flags or not all(group.sharded for group in launching.case.groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +262,7 @@ def bind(entry: EntryPoint, case: Case, launch: Launch, settings: Settings) -> t
     """
     check(entry)
     family = FAMILIES[entry.family]
-    launching = Launching(case, launch, settings, entry.parameters)
+    launching = Launching(case, launch, settings, entry.parameters, entry.declaration.features)
     arguments = {parameter: family.values[parameter](launching) for parameter in entry.parameters}
     constants = {name: bound for name in entry.constants if isinstance(bound := arguments[name], int)}
     return Invocation(entry.name, family.grid(launching), arguments), replace(launch, constants=constants)
@@ -273,7 +276,7 @@ def clauses(entry: EntryPoint, case: Case, launch: Launch, settings: Settings) -
     """The clauses beyond the answer's own that ``entry`` needs in this launch, those included that hang on an argument
     which it does not get.
     """
-    launching = Launching(case, launch, settings, entry.parameters)
+    launching = Launching(case, launch, settings, entry.parameters, entry.declaration.features)
     values = FAMILIES[entry.family].values
     added = {clause for clause, parameter in entry.conditional if values[parameter](launching) is None}
     return entry.declaration.clauses | added

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
+from zlib import crc32
 
 import numpy as np
 
 from conformance.execution.array import Array, of_addresses, of_values
 from conformance.execution.memory import INPUT_POISON
-from reference.case import Case, Group, Launch
+from reference.case import Case, ContextParallel, Group, Launch
+from reference.fields import INT32_MAX, INT32_MIN
 from reference.verdict import expected_output
 
 PRODUCTION_TILE = 1024
 # What vllm-ascend 0.18 to 0.26 stage of a row at once in v2.
 PRODUCTION_ROW = 4096
 OUTPUT = "slot_mapping"
+# No row, no offset, no start of a replay; each alone would do harm in another way.
+_STALE = (INT32_MAX, 1, INT32_MIN, -1, 1 << 24)
 _POISON_CELL = int.from_bytes(bytes([INPUT_POISON]) * 4, "little")
 
 
@@ -30,23 +34,55 @@ class Settings:
     window: int | None = None
 
 
-def has_flags(settings: Settings) -> bool:
-    """Whether launches with these settings give per-group flags (enabled, sharded) although all groups have the
-    default.
+def has_flags(settings: Settings, block_size: int, cp: ContextParallel, pad_id: int) -> bool:
+    """Whether launches of this specialization give per-group flags (enabled, sharded, circular) although all groups
+    have the default.
 
-    Absent and present pointers are compiled apart. To compile each specialization once, one half always gives them and
-    the other never has a group that needs them.
+    Absent and present pointers are compiled apart. To compile each specialization once, one half of them always gives
+    flags and the other never has a group that needs them. ``block_size``: the smallest of the launch.
     """
-    return settings.tile in (16, 256)
+    return _checksum(settings.tile, block_size, cp, pad_id) & 1 == 0
+
+
+def has_narrow_strides(settings: Settings, block_size: int, cp: ContextParallel, pad_id: int) -> bool:
+    """Whether launches of this specialization give row strides as int32 where the entry point takes either: one half of
+    them, again because the two are compiled apart.
+    """
+    return _checksum(settings.tile, block_size, cp, pad_id) & 2 == 0
+
+
+@lru_cache(maxsize=1024)
+def _checksum(*compiled: object) -> int:
+    """The same in every process, unlike hash()."""
+    return crc32(repr(compiled).encode())
 
 
 class Launching:
     """One launch about to be bound. ``parameters`` are the entry point's, for names whose meaning depends on their
-    neighbours. A buffer is made once, however many parameters want it.
+    neighbours, ``features`` what it declares. A buffer is made once, however many parameters want it.
+
+    Where a case has positions behind its last token, the batch stands in serving's own buffers: those of one element a
+    request are longer too, by as much, and hold what no batch could have meant.
     """
 
-    def __init__(self, case: Case, launch: Launch, settings: Settings, parameters: Sequence[str]) -> None:
+    def __init__(
+        self,
+        case: Case,
+        launch: Launch,
+        settings: Settings,
+        parameters: Sequence[str],
+        features: frozenset[str] = frozenset(),
+    ) -> None:
         self.case, self.launch, self.settings, self.parameters = case, launch, settings, parameters
+        self.features = features
+
+    @property
+    def _compiled(self) -> tuple[Settings, int, ContextParallel, int]:
+        return self.settings, self.min_block_size, self.case.cp, self.case.pad_id
+
+    @property
+    def has_flags(self) -> bool:
+        return has_flags(*self._compiled)
 
     # One group.
 
@@ -77,7 +113,7 @@ class Launching:
 
     @cached_property
     def query_start_loc(self) -> Array:
-        return of_values("query_start_loc", "int32", self.case.query_start_loc)
+        return of_values("query_start_loc", "int32", (*self.case.query_start_loc, *self._stale))
 
     @cached_property
     def positions(self) -> Array:
@@ -89,13 +125,27 @@ class Launching:
 
     @cached_property
     def req_indices(self) -> Array:
+        """int64 in serving's own buffers, as NumPy makes them, else int32."""
+        dtype = "int64" if self._stale else "int32"
         bounds = np.array(self.case.query_start_loc, dtype=np.int64)
-        data = np.repeat(np.arange(self.case.num_reqs, dtype=np.int32), bounds[1:] - bounds[:-1])
-        return Array("req_indices", "int32", data.shape, data)
+        data = np.repeat(np.arange(self.case.num_reqs, dtype=dtype), bounds[1:] - bounds[:-1])
+        return Array("req_indices", dtype, data.shape, data)
 
     @cached_property
     def idx_mapping(self) -> Array:
-        return of_values("idx_mapping", "int32", map(self.case.row_of, range(self.case.num_reqs)))
+        rows = map(self.case.row_of, range(self.case.num_reqs))
+        return of_values("idx_mapping", "int32", (*rows, *self._stale))
+
+    @cached_property
+    def replay_start(self) -> Array:
+        starts = self.case.replay.starts if self.case.replay else ()
+        return of_values("replay_start", "int32", (*starts, *self._stale))
+
+    @property
+    def _stale(self) -> Sequence[int]:
+        """What is behind the last request."""
+        count = len(self.case.positions) - self.case.num_tokens
+        return [_STALE[index % len(_STALE)] for index in range(count)]
 
     # All groups, one element a group.
 
@@ -113,7 +163,8 @@ class Launching:
 
     @property
     def block_table_strides(self) -> Array:
-        return self.each_group("block_table_strides", "int64", lambda group: group.stride)
+        narrow = "stride32" in self.features and has_narrow_strides(*self._compiled)
+        return self.each_group("block_table_strides", "int32" if narrow else "int64", lambda group: group.stride)
 
     @property
     def min_block_size(self) -> int:
@@ -131,7 +182,7 @@ class Launching:
 
         Compilers tell the two apart, so one specialization must not have both: each would be compiled twice.
         """
-        return -(-self.output_length // 16) * 16 + (0 if has_flags(self.settings) else 1)
+        return -(-self.output_length // 16) * 16 + (0 if self.has_flags else 1)
 
     @cached_property
     def slot_mapping_addresses(self) -> Array:

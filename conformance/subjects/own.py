@@ -24,12 +24,24 @@ DCP = Declaration(
 V2 = Declaration(
     clauses=frozenset(),
     features=frozenset(
-        {"cp", "enabled", "groups", "hybrid", "idx_mapping", "int64", "pad_id", "row_stride", "sharded", "tail"}
+        {
+            "cp",
+            "enabled",
+            "groups",
+            "hybrid",
+            "idx_mapping",
+            "int64",
+            "pad_id",
+            "row_stride",
+            "sharded",
+            "stride32",
+            "tail",
+        }
     ),
 )
 FUSED = Declaration(
     clauses=frozenset(),
-    features=frozenset({"circular", "groups", "hybrid", "pad_id", "row_stride", "tail"}),
+    features=frozenset({"circular", "groups", "hybrid", "pad_id", "row_stride", "stride32", "tail"}),
 )
 REPLAY = Declaration(
     clauses=frozenset(),

@@ -116,7 +116,7 @@ def standing(supposed: tuple[Hypothesis, ...], evidence: tuple[Observation, ...]
     says nothing.
     """
     for each in sorted(evidence, key=lambda launch: bool(launch.differing)):
-        if len({hypothesis.cause for hypothesis in supposed}) < 2:
+        if not supposed:
             break
         left = tuple(hypothesis for hypothesis in supposed if _consistent(hypothesis, each))
         if left or not each.differing:

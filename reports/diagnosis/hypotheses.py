@@ -5,7 +5,7 @@ A sentence may use the contract's letters (p, b, B, k, W, R, I) and what stands 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -125,6 +125,17 @@ def _replayed(
         return inside(replay.starts[request], m.position(), replay.window)
 
     return replayed
+
+
+def _others_of_tile(m: Mapping) -> Iterator[Mapping]:
+    """The mapping at every token of the tile that ``m`` is at."""
+    tile = m.seen.tile or 1024
+    start, end = m.case.query_start_loc[m.request()], m.case.query_start_loc[m.request() + 1]
+    first = start + (m.t - start) // tile * tile
+    other = Mapping(m.seen)
+    for token in range(first, min(first + tile, end)):
+        other.at(m.g, token)
+        yield other
 
 
 def _in_window(start: int, p: int, window: int) -> bool:
@@ -508,6 +519,16 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
         "replay window",
         "the window is half as long",
         replayed=_replayed(lambda start, p, window: 0 < start <= p < start + window // 2),
+    ),
+    _h(
+        "replay window",
+        "every token of a request that replays some loses its slot: only those in the window may",
+        replayed=_replayed(lambda start, p, window: start > 0),
+    ),
+    _h(
+        "replay window",
+        "a tile with a replayed token loses all of its slots: only the tokens in the window may",
+        replayed=lambda m: any(Mapping.replayed(other) for other in _others_of_tile(m)),
     ),
     _h(
         "foreign request",

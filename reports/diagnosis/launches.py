@@ -152,6 +152,14 @@ def _tiles_of(programs: int) -> Callable[[_LeftOut, int, int], bool]:
     return lambda m, index, length: index // (m.seen.tile or _LARGEST_TILE) >= programs
 
 
+def _shared_tiles(programs: int) -> Callable[[_LeftOut, int, int], bool]:
+    return lambda m, index, length: bool(index // (m.seen.tile or _LARGEST_TILE) % programs)
+
+
+def _behind(count: int) -> Callable[[_LeftOut, int, int], bool]:
+    return lambda m, index, length: index >= count
+
+
 TILES: tuple[Hypothesis, ...] = (
     _left_out(
         "tile",
@@ -167,9 +175,17 @@ TILES: tuple[Hypothesis, ...] = (
         _left_out(
             "tile",
             f"tokens behind the first {tile} of a request are not written: the loop over its tiles ends early",
-            lambda m, index, length, tile=tile: index >= tile,
+            _behind(tile),
         )
         for tile in (16, 32, 64, 128, 256, 512, 1024)
+    ),
+    *(
+        _left_out(
+            "tile",
+            f"of the {programs} programs that share a request only one works: the tiles of the others are left out",
+            _shared_tiles(programs),
+        )
+        for programs in (2, 3, 4)
     ),
     _left_out(
         "tile",
@@ -208,7 +224,7 @@ class _Windowed(Mapping):
         cached = self.__dict__.get("_bases")
         if cached is None:
             cached = self.__dict__["_bases"] = lru_cache(maxsize=None)(self._base_of)
-        return cached  # type: ignore[no-any-return]
+        return cached
 
     def _base_of(self, group: int, first: int, last: int) -> int:
         plain = Mapping(self.seen)
@@ -283,23 +299,19 @@ class _Strays(_Changed):
     def change(self, element: int, right: tuple[int | None, ...]) -> tuple[int | None, ...]:
         found = list(right)
         for request in self.strangers(element):
-            if element >= len(self.case.positions):
-                found.append(None)
+            if element >= len(self.case.positions):  # what is read there is no position, or anything
+                found += [self.pad(), None]
                 continue
             guest = _Guest(self.seen)
             guest.guest = request
             guest.at(self.g, element)
-            found.append(guest.value())
+            found += guest.values()
         return tuple(found)
 
     def busy(self) -> list[tuple[int, int, int]]:
         """(request, start, end) of all requests that have tokens."""
         bounds = self.case.query_start_loc
         return [(r, bounds[r], bounds[r + 1]) for r in range(self.case.num_reqs) if bounds[r] < bounds[r + 1]]
-
-    def right(self, group: int, element: int) -> bool:
-        # An element of somebody else's that is as it should be: whoever owns it came last.
-        return super().right(group, element)
 
 
 class _Guest(Mapping):
@@ -378,6 +390,49 @@ REQUESTS: tuple[Hypothesis, ...] = (
 )
 
 
+class _Shared(Mapping):
+    """All groups are written into the output of group 0: it holds what the last of them stored."""
+
+    def possible(self, group: int, element: int) -> tuple[int | None, ...]:
+        if group:
+            return (UNWRITTEN,)
+        found: list[int | None] = []
+        for each in range(len(self.case.groups)):
+            found += super().possible(each, element)
+        self.at(group, element)
+        return tuple(found)
+
+
+class _Late(Mapping):
+    """What stands behind the last position is mapped like a token, of ``guest``."""
+
+    def guest(self) -> int:
+        raise NotImplementedError
+
+    def request(self) -> int:
+        return self.guest() if self.t >= self.case.num_tokens else super().request()
+
+    def possible(self, group: int, element: int) -> tuple[int | None, ...]:
+        if not self.case.num_tokens <= element < min(self.case.max_num_tokens, len(self.case.positions)):
+            return super().possible(group, element)
+        self.at(group, element)
+        return self.values()
+
+
+def _late(which: str, guest: Callable[[Mapping], int]) -> Hypothesis:
+    says = (
+        f"what stands behind the last token in positions is mapped like a token of the {which} request: it is padding"
+    )
+    return Hypothesis("foreign request", says, {"guest": guest}, _Late)
+
+
+GROUPS: tuple[Hypothesis, ...] = (
+    Hypothesis("foreign group", "every group is written into the output of group 0", {}, _Shared),
+    _late("first", lambda m: 0),
+    _late("last", lambda m: max(m.case.num_reqs - 1, 0)),
+)
+
+
 class _Narrow(Mapping):
     """An int64 output written as int32: two elements share one."""
 
@@ -409,4 +464,4 @@ WIDTHS: tuple[Hypothesis, ...] = (
 def concerned(seen: Observation) -> tuple[Hypothesis, ...]:
     """The hypotheses of this module that can be about ``seen``."""
     widths = WIDTHS if seen.launch.output_dtype == "int64" else ()
-    return (*PADDING, *PAD_VALUES, *TILES, *REQUESTS, *WINDOWS, *widths)
+    return (*PADDING, *PAD_VALUES, *TILES, *REQUESTS, *GROUPS, *WINDOWS, *widths)

@@ -73,6 +73,7 @@ class Mapping:
     def __init__(self, seen: Observation) -> None:
         self.seen, self.case, self.launch = seen, seen.case, seen.launch
         self.g = self.t = 0
+        self.outside = False  # whether a cell that is no part of the table was read
 
     def at(self, group: int, token: int) -> None:
         self.g, self.t = group, token
@@ -180,14 +181,17 @@ class Mapping:
     def stride(self) -> int:
         return self.table_group().stride
 
-    def cell(self, index: int) -> int | None:
-        """The block number that the kernel finds in column ``index`` of the row; None where nobody knows."""
+    def cell(self, index: int) -> int:
+        """The block number that the kernel finds in column ``index`` of the row. Outside the table that is what the
+        suite puts there, or, where it is not in charge, anything.
+        """
         group, stride = self.table_group(), self.stride()
         at = self.row() * stride + self.column(index)
         row, column = divmod(at, group.stride) if group.stride else (at, 0)
         if 0 <= row < len(group.block_table) and column < group.row_width:
             return group.block_table[row][column]
-        return None
+        self.outside = True
+        return POISON_CELL
 
     def slot(self, number: int, offset: int) -> int:
         return number * self.b + offset
@@ -207,8 +211,8 @@ class Mapping:
 
     # The whole.
 
-    def value(self) -> int | None:
-        """What token ``t`` gets in group ``g``; None: something that the case does not say."""
+    def value(self) -> int:
+        """What token ``t`` gets in group ``g``."""
         if self.replayed() or not self.enabled():
             return self.pad()
         p = self.position()
@@ -224,8 +228,7 @@ class Mapping:
             index, offset = self.sharded_place(v, o, self.local_offset(o))
         else:
             index, offset = self.paged_place(p)
-        number = self.cell(index)
-        return None if number is None else self.stored(self.slot(number, offset))
+        return self.stored(self.slot(self.cell(index), offset))
 
     def block_index(self) -> int | None:
         """The column of the row that token ``t`` needs, whoever owns it; None: it needs none."""
@@ -251,12 +254,18 @@ class Mapping:
     def possible(self, group: int, element: int) -> tuple[int | None, ...]:
         """The values that the element may hold."""
         self.at(group, element)
-        if element < self.case.num_tokens:
-            value = self.value()
-            if value is not None and value != self.pad() and self.beyond():
-                return value, self.pad(), *self._block_0()
-            return (value,) if value is not None or not self.beyond() else (value, self.pad())
-        return (self.seen.expected[group][element],)
+        if element >= self.case.num_tokens:
+            return (self.seen.expected[group][element],)
+        return self.values()
+
+    def values(self) -> tuple[int | None, ...]:
+        """The same for the token that it is at."""
+        self.outside = False
+        value = self.value()
+        anything = (None,) if self.outside else ()
+        if value != self.pad() and self.beyond():
+            return value, self.pad(), *self._block_0(), *anything
+        return value, *anything
 
     def _block_0(self) -> tuple[int, ...]:
         p = self.position()
@@ -285,6 +294,9 @@ class Mapping:
         """Whether nothing that was seen contradicts it."""
         return all(self.right(g, t) for g, row in enumerate(self.seen.actual) for t in range(min(len(row), MOST)))
 
+
+POISON_CELL = 0x7E7E7E7E
+"""What the suite puts around a block table and between its rows: no block number that a case holds."""
 
 MOST = 4096
 """Elements of an output that are looked at: with those behind them a diagnosis would only take longer."""

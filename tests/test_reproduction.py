@@ -92,7 +92,7 @@ ONE_TOO_FAR = ("slot_mapping.py", "mask=token < max_num_tokens", "mask=token <= 
 EXAMPLES = {
     "v1": Example("v1", SHARDED, OFF_BY_ONE, WIDE),
     "v2": Example("v2", TWO_GROUPS, EVERY_OTHER_RANK, WIDE),
-    "tiled": Example("tiled", TWO_GROUPS, EVERY_OTHER_RANK),
+    "tiled": Example("tiled", replace(SHARDED, idx_mapping=(1, 0)), EVERY_OTHER_RANK),
     "parallel": Example("parallel", PLAIN, OFF_BY_ONE),
     "fused": Example("fused", PLAIN, OFF_BY_ONE),
     "dcp": Example("dcp", SHARDED, ("torch_dcp.py", "owner == geometry.cp_rank", "owner != geometry.cp_rank")),

@@ -65,7 +65,7 @@ def reproduction(
         pieces.BACKWARDS if backwards else "",
         pieces.METHOD_CALL if call.kind == METHOD else "",
         pieces.COMPARE,
-        _main(call, case, backwards),
+        _main(call, backwards),
         pieces.ISOLATED_END if verdict.kind in _ISOLATED else pieces.END,
     ]
     script = "\n\n\n".join(part.strip("\n") for part in parts if part) + "\n"
@@ -144,14 +144,16 @@ def _constants(
     lines += ["# What each group's output must hold, element for element.", "EXPECTED = ["]
     lines += [f"    {listed(row, {v.UNWRITTEN: 'POISON'})}," for row in padded]
     lines += ["]", "WHY = {"]
-    lines += [f"    ({each.group}, {each.token}): {_why(each)!r}," for each in traces]
+    for each in traces:
+        lines += [f"    ({each.group}, {each.token}): [", *(f"        {step!r}," for step in _why(each)), "    ],"]
     lines.append("}")
     return "\n".join(lines)
 
 
-def _why(trace: Trace) -> str:
-    who = "" if trace.request is None else f"request {trace.request}, position {trace.position}: "
-    return printable(who + "; ".join([*trace.steps, trace.reason]))
+def _why(trace: Trace) -> list[str]:
+    """How an element should come about, a line a step."""
+    who = [] if trace.request is None else [f"request {trace.request}, position {trace.position}"]
+    return [printable(step) for step in [*who, *trace.steps, trace.reason]]
 
 
 def _outputs(call: Call) -> list[Buffer]:
@@ -173,7 +175,7 @@ def _memory(verdict: v.Verdict, launch: Launch) -> str:
     return pieces.GUARDED_MEMORY.format(after=launch.fence == "after", gap=min(max(1 << 24, 2 * furthest), 1 << 36))
 
 
-def _main(call: Call, case: Case, backwards: bool) -> str:
+def _main(call: Call, backwards: bool) -> str:
     lines = ["def main():", "    module = load(sys.argv[1] if len(sys.argv) > 1 else None)"]
     if call.kind != METHOD:
         lines.append("    function = getattr(module, FUNCTION)")
@@ -193,10 +195,9 @@ def _main(call: Call, case: Case, backwards: bool) -> str:
         "        return 1",
     ]
     outputs = _outputs(call)
-    if len(outputs) == len(case.groups):
-        names = ", ".join(map(_name, outputs))
-        lines.append(f"    return compare([{names}])")
-    else:
+    if len(outputs[0].shape) == 1:
+        lines.append(f"    return compare([{', '.join(map(_name, outputs))}])")
+    else:  # one output of two dimensions, a row a group
         lines.append(f"    return compare(list({_name(outputs[0])}))")
     return "\n".join(lines)
 

@@ -309,8 +309,7 @@ def compare(outputs):
         for index, (want, have) in enumerate(zip(wanted, output.cpu().tolist())):
             if want != have:
                 line = f"group {group} element {index}: expected {shown(want)}, got {shown(have)}"
-                why = WHY.get((group, index))
-                wrong.append(f"{line}  ({why})" if why else line)
+                wrong.append("\\n    ".join([line, *WHY.get((group, index), [])]))
     for name, room, start, count, before, writable in ROOMS:
         for index, (was, now) in enumerate(zip(before, room.cpu().tolist())):
             if was != now and not (writable and start <= index < start + count):

@@ -25,6 +25,8 @@ class Lane(ABC):
         frozenset()
     )  # what the lane itself needs of a case, whatever the kernel promises
 
+    compile_seconds: ClassVar[float] = 0.5  # about, for one kernel: what decides how many a smaller example is worth
+
     def unavailable(self) -> str | None:
         """Why the lane cannot run in this environment, or None."""
         return None

@@ -19,6 +19,7 @@ class InterpreterLane(Lane):
     """Needs the package ``triton``: the interpreter that triton-ascend 3.2.0 brings cannot run ``tl.gather``."""
 
     name = "interpreter"
+    compile_seconds = 0.0
 
     def unavailable(self) -> str | None:
         if installed("triton-ascend"):

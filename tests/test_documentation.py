@@ -18,6 +18,7 @@ from conformance.subjects.promises import PROMISES
 from reference import verdict as v
 from reference.case import Case, Group, Launch
 from reference.contract import ANSWER_CLAUSES, CLAUSES
+from reports.call import Call
 from reports.failure import FailureReport
 from reports.summary import Summary, Tally
 from strategies.declaration import FEATURES
@@ -289,7 +290,8 @@ def test_the_contract_lists_every_feature() -> None:
 
 CASE = Case((0, 1), (0,), 1, 1, (Group(((3,),), 2, 2, row_stride=2),))
 VERDICT = v.compare([[6]], [[7]], [v.Guard("block_table", "read", 4096, 4, "read too far")])
-REPORT = FailureReport("kernels", "v1", "lowered", "test", CASE, Launch(), VERDICT).to_json("report.json")
+CALL = Call("kernel", "kernels.some", "_kernel", "some.py", 1, (1,), {"n": 1})
+REPORT = FailureReport("kernels", "v1", "lowered", "test", CASE, Launch(), VERDICT, call=CALL).to_json("report.json")
 
 
 def test_the_fields_of_a_report_are_documented() -> None:
@@ -300,7 +302,8 @@ def test_the_fields_of_a_report_are_documented() -> None:
         heading: set(re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", part, re.MULTILINE))
         for heading, part in {
             "report": text[report : text.index("`verdict`:")],
-            "verdict": text[text.index("`verdict`:") : text.index("`case`, schema 1")],
+            "verdict": text[text.index("`verdict`:") : text.index("`call`:")],
+            "call": text[text.index("`call`:") : text.index("`case`, schema 1")],
             "case": text[text.index("`case`, schema 1") : text.index("## failure-*.md")],
             "summary": text[summary : text.index("## Running a case again")],
         }.items()
@@ -312,6 +315,7 @@ def test_the_fields_of_a_report_are_documented() -> None:
     assert named == {
         "report": REPORT.keys(),
         "verdict": REPORT["verdict"].keys(),
+        "call": REPORT["call"].keys(),
         "case": REPORT["case"].keys(),
         "summary": done.keys(),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -14,9 +15,11 @@ from reference.__main__ import main
 from reference.case import Case, ContextParallel, Group, Launch, load
 from reference.verdict import CRASH, GUARD, UNWRITTEN, Guard, Verdict, compare, expected_output
 from reports import environment, failure, markdown, summary
+from reports.call import Buffer, Call
 from reports.diagnosis import Diagnosis
 from reports.failure import MAX_TRACES, FailureReport
 from reports.files import ReportError
+from reports.shrinking import Shrinking
 from reports.summary import Summary, Tally
 
 CASE = Case(
@@ -30,6 +33,24 @@ CASE = Case(
 LAUNCH = Launch("int64", 6, "before", {"TILE_BLOCK_SIZE": 16})
 EXPECTED = [[-1, 6, 18, -1, UNWRITTEN, UNWRITTEN]]
 VERDICT = compare(EXPECTED, [[-1, 2, 18, 0, UNWRITTEN, 7]])
+TABLE = Buffer("block_table", "int32", (2, 2), (3, 1), 6, (7, 3, 0, 9, 1, 0))
+CALL = Call(
+    kind="kernel",
+    module="kernels.some",
+    function="_kernel",
+    file="/kernels/some.py",
+    line=7,
+    grid=(3, 1),
+    arguments={
+        "num_tokens": 3,
+        "tables": Buffer("addresses", "uint64", (1,), None, 1, addresses_of=(TABLE,)),
+        "out": Buffer("slot_mapping", "int64", (6,), None, 6, writable=True),
+        "enabled": None,
+        "TILE_BLOCK_SIZE": 16,
+    },
+    constants=("TILE_BLOCK_SIZE",),
+)
+LARGER = replace(CASE, query_start_loc=(0, 2, 3, 4), positions=(4, 5, 1, 0), num_tokens=4)
 REPORT = FailureReport(
     subject="vllm-ascend",
     entry_point="dcp",
@@ -44,6 +65,11 @@ REPORT = FailureReport(
     examples=57,
     environment={"python": "CPython 3.11.7", "torch": "2.13.0"},
     diagnosis=Diagnosis("owner", "Token 1 is on rank 0 * 1.", "slot_mapping"),
+    commit="1234abcd",
+    settings={"tile": 16, "window": None},
+    call=CALL,
+    expected=EXPECTED,
+    shrinking=Shrinking(57, 321, LARGER),
 )
 
 HOSTILE = [
@@ -92,13 +118,14 @@ def outside_code(page):
 # JSON
 
 
-def test_json_has_every_field_of_schema_1(tmp_path):
+def test_json_has_every_field_of_schema_2(tmp_path):
     path, _ = failure.write(REPORT, tmp_path)
     found = json.loads(path.read_text())
     assert list(found) == [
         "schema",
         "subject",
         "version",
+        "commit",
         "source",
         "entry_point",
         "lane",
@@ -108,13 +135,19 @@ def test_json_has_every_field_of_schema_1(tmp_path):
         "diagnosis",
         "case",
         "launch",
+        "settings",
+        "call",
+        "specialization",
         "traces",
         "environment",
         "seed",
         "examples",
+        "shrinking",
+        "script",
+        "script_note",
         "replay",
     ]
-    assert found["schema"] == 1
+    assert found["schema"] == 2
     assert found["case"] == CASE.to_json()
     assert found["launch"] == LAUNCH.to_json()
     assert found["verdict"] == VERDICT.to_json()
@@ -123,6 +156,71 @@ def test_json_has_every_field_of_schema_1(tmp_path):
     assert (found["subject"], found["version"], found["source"]) == ("vllm-ascend", "0.23.0", "/tmp/the wheel")
     assert (found["entry_point"], found["lane"], found["test"]) == ("dcp", "lowered", REPORT.test)
     assert (found["seed"], found["examples"], found["environment"]) == (17, 57, REPORT.environment)
+    assert (found["commit"], found["settings"]) == ("1234abcd", {"tile": 16, "window": None})
+    size = {"groups": 1, "requests": 2, "tokens": 3, "max_num_tokens": 4, "block_table_cells": 4}
+    first = {**size, "requests": 3, "tokens": 4}
+    assert found["shrinking"] == {"examples": 57, "launches": 321, "before": first, "after": size}
+
+
+def test_json_has_the_launch_as_it_was_bound(tmp_path):
+    path, _ = failure.write(REPORT, tmp_path)
+    found = json.loads(path.read_text())
+    table = {"buffer": "block_table", "dtype": "int32", "shape": [2, 2], "strides": [3, 1], "writable": False}
+    flat = {"dtype": "int64", "strides": [1]}
+    assert found["call"] == {
+        "kind": "kernel",
+        "module": "kernels.some",
+        "function": "_kernel",
+        "file": "/kernels/some.py",
+        "line": 7,
+        "grid": [3, 1],
+        "compile_time": {"TILE_BLOCK_SIZE": 16},
+        "run_time": {
+            "num_tokens": 3,
+            "tables": {
+                "buffer": "addresses",
+                "dtype": "uint64",
+                "shape": [1],
+                "strides": [1],
+                "writable": False,
+                "addresses_of": [table],
+            },
+            "out": {"buffer": "slot_mapping", **flat, "shape": [6], "writable": True},
+            "enabled": None,
+        },
+    }
+    assert found["specialization"] == {
+        "constants": {"TILE_BLOCK_SIZE": 16},
+        "dtypes": {"tables": "uint64", "out": "int64"},
+        "absent": ["enabled"],
+    }
+
+
+def test_script_lies_beside_the_report_and_in_it(tmp_path):
+    path, page = failure.write(REPORT, tmp_path)
+    script = path.with_suffix(".py").read_text()
+    assert json.loads(path.read_text())["script"] == script
+    assert f"```python\n{script}```" in page.read_text()
+    ast.parse(script)
+
+
+def test_a_report_without_a_call_says_that_it_has_no_script(tmp_path):
+    path, page = failure.write(replace(REPORT, call=None), tmp_path)
+    note = "No script: it is not known how the function was called."
+    assert (json.loads(path.read_text())["script"], json.loads(path.read_text())["script_note"]) == (None, note)
+    assert note in page.read_text()
+    assert not path.with_suffix(".py").exists()
+
+
+def test_a_long_script_is_left_out_of_the_page(tmp_path):
+    rows = tuple(tuple(range(0, 60_000, 7)) for _ in range(2))
+    values = tuple(number for row in rows for number in row)
+    table = replace(TABLE, values=values, size=len(values), shape=(2, len(rows[0])), strides=None)
+    report = replace(REPORT, call=replace(CALL, arguments={**CALL.arguments, "tables": table}))
+    path, page = failure.write(report, tmp_path)
+    assert len(path.with_suffix(".py").read_text()) > 60_000
+    assert len(page.read_text()) < 60_000
+    assert "It is too long for this page and lies beside it." in page.read_text()
 
 
 def test_traces_explain_what_may_be_written():
@@ -168,7 +266,7 @@ def test_name_is_stable_and_says_who(tmp_path):
     first = failure.write(REPORT, tmp_path)
     again = replace(REPORT, seed=18, examples=1, environment={}, test="elsewhere", verdict=compare([[1]], [[2]]))
     assert failure.write(again, tmp_path) == first
-    assert sorted(tmp_path.iterdir()) == sorted(first)
+    assert sorted(tmp_path.iterdir()) == sorted([*first, first[0].with_suffix(".py")])
 
 
 def test_name_tells_failures_apart():
@@ -198,7 +296,7 @@ def test_page_shows_paragraph_table_steps_command_and_case(tmp_path):
     assert lines[0] == "# mismatch: `vllm-ascend` `dcp`"
     assert lines[2] == "Token 1 is on rank 0 \\* 1. (Cause: `owner`)"
     assert lines[4] == (
-        "`vllm-ascend` `0.23.0` read from `/tmp/the wheel`, entry point `dcp`, lane `lowered`: "
+        "`vllm-ascend` `0.23.0` `1234abcd` read from `/tmp/the wheel`, entry point `dcp`, lane `lowered`: "
         "`mismatch: 3 elements differ, first group 0 [1]: expected 6, got 2`. "
         "Example 57 of `conformance/test_dcp.py::test_dcp[vllm-ascend.dcp]`, seed 17."
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +18,8 @@ from conformance.calls import call_of
 from conformance.lanes import by_name
 from conformance.subjects import own
 from conformance.subjects.binding import bind
+from conformance.subjects.block_table_class import GIVEN
+from conformance.subjects.entry import EntryPoint
 from conformance.subjects.launching import Settings
 from reference import verdict as v
 from reference.case import Case, ContextParallel, Group, Launch, Replay
@@ -23,6 +27,10 @@ from reference.oracle import trace
 from reports.call import Call
 from reports.diagnosis import Diagnosis
 from reports.reproduction import Reproduction, reproduction
+from reports.reproduction.literals import listed
+from strategies.declaration import Declaration
+from tests import published_trees as trees
+from tests.test_reports import HOSTILE
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON = sys.executable if by_name("interpreter").unavailable() is None else str(INTERPRETER)
@@ -101,17 +109,70 @@ EXAMPLES = {
 }
 
 
-def call_for(example: Example, file: Path) -> tuple[Call, Launch]:
-    entry = replace(ENTRIES[example.entry], file=str(file))
+CONSTRUCTOR = ("block_size", "max_num_reqs", "max_num_blocks_per_req", "max_num_batched_tokens", "pin_memory", "device")
+OF_THE_CLASS = (*CONSTRUCTOR, "cp_kv_cache_interleave_size", "num_speculative_tokens", "kv_cache_group", *GIVEN)
+CONSTANTS = ("CP_SIZE", "CP_INTERLEAVE", "PAD_ID", "TRITON_BLOCK_SIZE", "TOTAL_BLOCK_SIZE")
+OF_V2 = (
+    "max_num_tokens",
+    "idx_mapping",
+    "query_start_loc",
+    "pos",
+    "block_table_ptrs",
+    "block_table_strides",
+    "block_sizes",
+    "slot_mappings_ptr",
+    "slot_mappings_stride",
+    "cp_rank",
+)
+
+
+def published(name: str, family: str, function: str, parameters: tuple[str, ...], constants: tuple[str, ...] = ()):
+    """An entry point of vllm-ascend, as the stand-ins in ``tests/data/signatures`` have it."""
+    features = frozenset({"tail"}) if family == "v2" else frozenset()
+    declaration = Declaration(frozenset(), features)
+    return EntryPoint("vllm-ascend", "1", name, function, family, "", 1, parameters, constants, declaration)
+
+
+# Without rows apart and hybrid blocks, which these versions do not have.
+NARROW = replace(SHARDED, positions=(4, 5, 3), groups=(Group(((7, 3), (9, 1)), 2, 2),), cp=ContextParallel(2, 0, 2))
+UNSHARDED = replace(NARROW, positions=(1, 2, 3), cp=ContextParallel())
+OF_AN_ENGINE = {
+    "published method": (
+        published(
+            "dcp", "block-table", "BlockTable._compute_dcp_slot_mapping", ("req_indices", "positions", *OF_THE_CLASS)
+        ),
+        "block_table_class",
+        trees.CLASS,
+        Example("dcp", NARROW, ("", "is_local = run % size ==", "is_local = run % size !=")),
+    ),
+    "published method of arrays": (
+        published(
+            "draft", "draft", "BlockTable.compute_slot_mapping_draft", ("req_indices", "positions", *OF_THE_CLASS)
+        ),
+        "block_table_class",
+        trees.CLASS,
+        Example("draft", UNSHARDED, ("", "self.block_size + offset", "self.block_size - offset")),
+    ),
+    "published kernel": (
+        published("v2", "v2", "_compute_slot_mappings_kernel", (*OF_V2, *CONSTANTS), CONSTANTS),
+        "v2_total_block_size",
+        trees.V2,
+        Example("v2", replace(NARROW, idx_mapping=(1, 0)), ("", "* block_size + own", "* block_size + 1 + own"), WIDE),
+    ),
+}
+
+
+def call_for(example: Example, entry: EntryPoint, file: Path) -> tuple[Call, Launch]:
+    entry = replace(entry, file=str(file))
     invocation, launch = bind(entry, example.case, example.launch, Settings(16))
     return call_of(entry, invocation), launch
 
 
-def script_for(example: Example, file: Path) -> Reproduction:
-    call, launch = call_for(example, file)
+def script_for(example: Example, entry: EntryPoint, file: Path) -> Reproduction:
+    call, launch = call_for(example, entry, file)
     case = example.case
     length = case.max_num_tokens if launch.output_length is None else launch.output_length
-    expected = v.expected_output(case, length, ENTRIES[example.entry].writes_tail)
+    expected = v.expected_output(case, length, entry.writes_tail)
     guards = (v.Guard("block_table", "read", 0, 4, "read past block_table"),) if example.verdict == v.GUARD else ()
     traces = [trace(case, group, token) for group in range(len(case.groups)) for token in range(case.num_tokens)]
     verdict = v.Verdict(example.verdict, guards=guards)
@@ -143,19 +204,102 @@ def without_this_project(*words: str, cwd: Path, text: str = "") -> subprocess.C
 
 @needs_interpreter
 def test_each_script_fails_on_the_faulty_kernel_and_passes_on_the_right_one(tmp_path):
-    lines = []
+    scripts = []
     for name, example in EXAMPLES.items():
         module = own.PLACES[[place.entry for place in own.PLACES].index(example.entry)].module
         faulty = faulty_copy(example.fault, tmp_path / name) / "kernels" / f"{module}.py"
+        scripts.append((name, example, ENTRIES[example.entry], faulty, ROOT / "kernels" / faulty.name))
+    for name, (entry, text, path, example) in OF_AN_ENGINE.items():
+        _, old, new = example.fault
+        source = trees.source(text)
+        assert source.count(old) == 1
+        right = trees.write(tmp_path / f"{name} right", {path: source}) / path
+        faulty = trees.write(tmp_path / name, {path: source.replace(old, new)}) / path
+        scripts.append((name, example, entry, faulty, right))
+    lines = []
+    for name, example, entry, faulty, right in scripts:
         script = tmp_path / f"{name}.py"
-        made = script_for(example, faulty)
+        made = script_for(example, entry, faulty)
         assert made.script is not None
         script.write_text(made.script, encoding="utf-8")
-        lines += [f"{script}\t", f"{script}\t{ROOT / 'kernels' / faulty.name}"]
+        lines += [f"{script}\t", f"{script}\t{right}"]
     done = without_this_project("-c", RUN_ALL, cwd=tmp_path, text="\n".join(lines))
     printed = done.stdout.split("----\n")
     assert len(printed) == len(lines) + 1, done.stderr
-    for (name, example), faulty, right in zip(EXAMPLES.items(), printed[0::2], printed[1::2], strict=False):
-        assert "exit status 1\n" in faulty, f"{name}: {faulty}{done.stderr}"
-        assert example.shows in faulty, name
-        assert right == "as expected\nexit status 0\n", f"{name}: {right}{done.stderr}"
+    for (name, example, *_), of_faulty, of_right in zip(scripts, printed[0::2], printed[1::2], strict=False):
+        assert "exit status 1\n" in of_faulty, f"{name}: {of_faulty}{done.stderr}"
+        assert example.shows in of_faulty, name
+        assert of_right == "as expected\nexit status 0\n", f"{name}: {of_right}{done.stderr}"
+
+
+@needs_interpreter
+def test_a_script_says_what_it_needs(tmp_path):
+    """Exit status 2 and a sentence where it cannot be run: no kernel file, no function in it."""
+    example = EXAMPLES["dcp"]
+    made = script_for(example, ENTRIES["dcp"], tmp_path / "kernels" / "torch_dcp.py")
+    script = tmp_path / "script.py"
+    script.write_text(str(made.script), encoding="utf-8")
+    done = without_this_project(str(script), cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("give the file that defines compute_dcp_slot_mapping: ")
+    (tmp_path / "other.py").write_text("x = 1\n")
+    done = without_this_project(str(script), "other.py", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (2, f"{tmp_path}/other.py defines no compute_dcp_slot_mapping\n")
+
+
+def tree_of(title: str, summary: str, message: str, file: str) -> ast.Module:
+    example = EXAMPLES["v1"]
+    call, launch = call_for(example, ENTRIES["v1"], Path("x"))
+    verdict = v.Verdict(v.GUARD, guards=(v.Guard(message, "read", 0, 4, message),), detail=message)
+    expected = v.expected_output(example.case, 7)
+    diagnosis = Diagnosis(summary, summary, summary)
+    made = reproduction(title, replace(call, file=file), example.case, launch, verdict, expected, diagnosis, ())
+    assert made.script is not None
+    made.script.encode("utf-8")
+    assert all(c == "\n" or c.isprintable() for c in made.script)
+    assert max(map(len, made.script.splitlines())) < 2_000
+    return ast.parse(made.script)
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=ascii)
+def test_nothing_hostile_becomes_code(text):
+    tree = tree_of(text, text, text, "FILE")
+    assert ast.dump(tree) == ast.dump(tree_of("title", "summary", "message", "FILE"))
+    short = text[:100]
+    file = next(node.value for node in tree_of("", "", "", short).body if isinstance(node, ast.Assign))
+    assert ast.literal_eval(file) == short
+
+
+def test_a_case_that_is_too_large_has_no_script():
+    example = EXAMPLES["v1"]
+    numbers = tuple(range(0, 400_000, 3))
+    case = replace(example.case, groups=(replace(example.case.groups[0], block_table=(numbers, numbers)),))
+    case = replace(case, groups=(replace(case.groups[0], row_stride=None),))
+    made = script_for(replace(example, case=case), ENTRIES["v1"], Path("x"))
+    assert made.script is None
+    assert re.fullmatch(r"No script: it would have [0-9,]+ characters, the case is too large\.", made.note)
+
+
+def test_a_guard_violation_says_what_a_device_cannot_show():
+    example = EXAMPLES["load"]
+    made = script_for(example, ENTRIES["v1"], Path("x"))
+    assert "loads outside them it cannot show" in made.note
+    opened = script_for(replace(example, launch=Launch(fence="open")), ENTRIES["v1"], Path("x"))
+    assert opened.note == "It finds stores outside the buffers; loads outside them do not show in values."
+    assert script_for(EXAMPLES["v1"], ENTRIES["v1"], Path("x")).note == ""
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ([], "[]"),
+        ([1, 1, 2], "[1, 1, 2]"),
+        ([-1] * 8, "[*[-1] * 8]"),
+        ([5, *range(10, 30), 7], "[5, *range(10, 30), 7]"),
+        ([0] * 7 + [9] * 9, "[0, 0, 0, 0, 0, 0, 0, *[NINE] * 9]"),
+        ([9, 3], "[NINE, 3]"),
+    ],
+)
+def test_lists_are_short_and_true(values, text):
+    assert listed(values, {9: "NINE"}) == text
+    assert eval(text, {"NINE": 9}) == values

@@ -1,43 +1,113 @@
-"""One fault does not hide the next: a failure that has been reported is recognized, and what else is wrong is still
-looked for.
+"""One fault does not hide the next: what is wrong with a case beside the failures that are explained already.
+
+A failure is explained when this test has reported another of its cause, or when it is known and accepted.
 """
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 from dataclasses import replace
 
 from conformance.verdicts import Finding
 from reference import verdict as v
 from reference.case import Case, Group, Launch
+from reports.diagnosis import Diagnosis, Observation
+from reports.diagnosis.hypotheses import HYPOTHESES, Hypothesis
+from reports.diagnosis.launches import concerned
+from reports.diagnosis.observations import shown
 
 # No block number and no position: what a kernel makes of such a cell shows in its output.
 _FILLER = 1
 
+Run = Callable[[Case, Launch], Finding]
+Explains = Callable[[Finding], bool]
+
 
 def signature(finding: Finding) -> str | None:
-    """What two failures of one cause have in common, or None where the verdict alone does not tell causes apart.
+    """What two failures of one cause have in common; None where causes cannot be told apart: it ends a search.
 
-    Wrong values and hangs have no signature: the first one ends the search of its test.
+    A hang has none, because to go on means to wait for every launch that hangs.
     """
+    if finding.verdict.passed or finding.verdict.kind in (v.HANG, v.UNSUPPORTED):
+        return None
+    return finding.diagnosis.key
+
+
+def can_be(finding: Finding, cause: str) -> bool:
+    """Whether ``finding`` can be a failure with this signature, as far as its one launch tells.
+
+    A small case can often be of several causes, and a mistake may read where nobody can say what it finds. Which cause
+    it is, other launches tell; whether a search goes on past it must not depend on which those were.
+    """
+    if finding.verdict.passed or finding.verdict.kind == v.UNSUPPORTED:
+        return False
+    if finding.diagnosis.key == cause:
+        return True
+    if finding.verdict.kind != v.MISMATCH:
+        return False
+    seen = Observation(finding.case, finding.launch, finding.expected, finding.actual)
+    found = shown(seen)
+    if found is not None and Diagnosis(*found).key == cause:
+        return True
+    supposed = (each for each in (*HYPOTHESES, *concerned(seen)) if Diagnosis(each.cause, "").key == cause)
+    return any(_consistent(each, seen) for each in supposed)
+
+
+def _consistent(hypothesis: Hypothesis, seen: Observation) -> bool:
+    try:
+        return hypothesis.of(seen).consistent()
+    except (ArithmeticError, LookupError, ValueError):  # an impossible supposition in this geometry
+        return False
+
+
+def parts(finding: Finding) -> tuple[Finding, ...]:
+    """``finding`` once for each thing that is wrong: an access outside each buffer, and the values. None: it passed."""
     verdict = finding.verdict
-    if verdict.kind == v.GUARD and verdict.guards and not verdict.differences:
-        guard = verdict.guards[0]
-        side = "before" if guard.distance < 0 else "past"
-        return f"{verdict.kind} {guard.direction} {side} {guard.buffer.partition('[')[0]}"
-    if verdict.kind in (v.CRASH, v.COMPILE_ERROR, v.REFUSED):
-        return f"{verdict.kind} {re.sub(r'0x[0-9a-f]+|-?[0-9]+', 'N', verdict.detail)}"
-    return None
+    if verdict.passed:
+        return ()
+    if verdict.kind != v.GUARD or not verdict.guards:
+        return (finding,)
+    guards: dict[tuple[str, str, bool], v.Guard] = {}
+    for each in verdict.guards:
+        guards.setdefault((each.buffer.partition("[")[0], each.direction, each.distance < 0), each)
+    found = [v.Verdict(v.GUARD, guards=(guard,), detail=verdict.detail) for guard in guards.values()]
+    if verdict.differences:
+        found.append(v.Verdict(v.MISMATCH, verdict.differences, verdict.total_differences))
+    return (finding,) if len(found) == 1 else tuple(replace(finding, verdict=each) for each in found)
 
 
-def relaxed(finding: Finding, case: Case, launch: Launch) -> tuple[Case, Launch]:
+def remainder(finding: Finding, explains: Explains) -> Finding:
+    """What of ``finding`` is not explained: all of it, the first part of it, or nothing, which is a pass."""
+    whole = parts(finding)
+    left = [part for part in whole if not explains(part)]
+    if len(left) == len(whole):
+        return finding
+    return left[0] if left else replace(finding, verdict=v.Verdict(v.PASS))
+
+
+def beyond(run: Run, case: Case, launch: Launch, explains: Explains) -> Finding:
+    """What is wrong with the case beside what is explained.
+
+    Where all of it is, the case runs again so that an access outside does no harm, and its values are still compared.
+    """
+    while True:
+        finding = run(case, launch)
+        left = remainder(finding, explains)
+        harmless = relaxed(finding, case, launch)
+        if harmless is None or harmless == (case, launch) or not left.verdict.passed:
+            return left
+        case, launch = harmless
+
+
+def relaxed(finding: Finding, case: Case, launch: Launch) -> tuple[Case, Launch] | None:
     """The same case, launched so that what ``finding`` is about does no harm: its values can then still be compared.
+    None where they have been.
 
     Where memory ended, poison can be read; where a library checked an index, rows are as wide as every token needs.
     """
     if finding.verdict.kind == v.GUARD:
         return case, replace(launch, fence="open")
-    return widened(case), launch
+    return (widened(case), launch) if finding.verdict.kind in (v.CRASH, v.REFUSED) else None
 
 
 def widened(case: Case) -> Case:

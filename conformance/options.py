@@ -66,6 +66,19 @@ def add(parser: pytest.Parser) -> None:
         "--replay", action="append", default=[], metavar="FILE", help="run saved cases instead of drawing; repeatable"
     )
     group.addoption(
+        "--known-failures",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="accepted failures (TOML), each with its case, which is run first; any other failure is new; repeatable",
+    )
+    group.addoption(
+        "--strict-known", action="store_true", help="fail the run when the case of a known failure passes now"
+    )
+    group.addoption(
+        "--write-known-failures", metavar="FILE", help="write the failures of this run, known ones and new ones, there"
+    )
+    group.addoption(
         "--report-dir", default="reports/output", metavar="DIR", help="where reports go (default reports/output)"
     )
 
@@ -83,6 +96,10 @@ def check(config: pytest.Config) -> None:
             raise pytest.UsageError(f"{name}: {value} is not above 0")
     if option.case_timeout > _LONGEST_TIMEOUT:
         raise pytest.UsageError(f"--case-timeout: {option.case_timeout} is above {_LONGEST_TIMEOUT:g} seconds, a day")
+    if option.strict_known and not option.known_failures:
+        raise pytest.UsageError("--strict-known: no failures are known; name their file with --known-failures FILE")
+    if option.write_known_failures is not None and os.path.isdir(option.write_known_failures):
+        raise pytest.UsageError(f"--write-known-failures: {option.write_known_failures} is a folder")
     try:
         settings.get_profile(option.hypothesis_profile or DEFAULT_PROFILE)
     except InvalidArgument:

@@ -13,27 +13,25 @@ import pytest
 from _pytest.mark import ParameterSet
 from hypothesis import settings
 
-from conformance import options, recording, saved
+from conformance import options, recording, saved, search
+from conformance.accepted import Accepted
 from conformance.engine import Engine
 from conformance.execution.session import SubjectError
-from conformance.explained import signature
 from conformance.interrupts import keep_interrupts
+from conformance.known import KnownFailure
+from conformance.known import read as read_known
+from conformance.stash import ACCEPTED, ENGINE, RECORDER, target_of
 from conformance.subjects import binding
 from conformance.subjects.binding import BindingError
 from conformance.subjects.entry import TESTABLE, EntryPoint
-from conformance.under_test import UnderTest
+from conformance.under_test import StillFails, UnderTest
 from conformance.verdicts import ConformanceFailure, failures_in
 from reference.case import CaseError
 from reference.fields import printable
-from reference.verdict import UNSUPPORTED
 
 _FOLDER = Path(__file__).parent
-_SAVED = _FOLDER / "test_saved.py"
-_ENGINE = pytest.StashKey[Engine]()
+_SAVED, _KNOWN = _FOLDER / "test_saved.py", _FOLDER / "test_known.py"
 _PAIRS = pytest.StashKey[list[tuple[EntryPoint, saved.SavedCase]]]()
-_RECORDER = pytest.StashKey[recording.Recorder]()
-
-_MOST_FAILURES = 8  # different ones that a test goes on after
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -55,7 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.max_examples is not None:
         settings.register_profile("command line", settings(), max_examples=config.option.max_examples)
         settings.load_profile("command line")
-    config.stash[_RECORDER] = recording.Recorder(Path(config.option.report_dir), options.seed(config))
+    config.stash[RECORDER] = recording.Recorder(Path(config.option.report_dir), options.seed(config))
 
 
 def _start(config: pytest.Config) -> Engine:
@@ -78,19 +76,29 @@ def pytest_collection(session: pytest.Session) -> None:
     folders = [(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args]
     if not any(path == _FOLDER or path in _FOLDER.parents or _FOLDER in path.parents for path in folders):
         return
+    try:
+        known = [entry for file in config.option.known_failures for entry in read_known(Path(file))]
+    except CaseError as error:
+        raise pytest.UsageError(f"--known-failures: {error}") from error
     engine = _start(config)
+    try:
+        config.stash[ACCEPTED] = Accepted(known, engine)
+    except CaseError as error:
+        raise pytest.UsageError(f"--known-failures: {error}") from error
     try:
         read = [saved.read(Path(file)) for file in config.option.replay]
         config.stash[_PAIRS] = saved.pairs(read, engine.entries())
     except CaseError as error:
         raise pytest.UsageError(f"--replay: {error}") from error
-    config.stash[_ENGINE] = engine  # not sooner: a run that never was writes no summary
+    config.stash[ENGINE] = engine  # not sooner: a run that never was writes no summary
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With ``--replay`` saved cases are all that runs; without it there are none."""
+    """With ``--replay`` saved cases are all that runs, beside known failures; without it there are none."""
     if collection_path.parent != _FOLDER or not collection_path.name.startswith("test_"):
         return None
+    if collection_path == _KNOWN:
+        return None if config.option.known_failures else True
     return True if (collection_path == _SAVED) != bool(config.option.replay) else None
 
 
@@ -99,44 +107,59 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """A file that ``--replay`` names is run, or the run is refused: never some other test instead of it."""
     if config.option.replay and not any(item.path == _SAVED for item in items):
         raise pytest.UsageError("--replay: no saved case was collected; name the folder conformance and no single test")
+    items.sort(key=lambda item: item.path != _KNOWN)  # what is known comes first
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "entry_point" not in metafunc.fixturenames:
         return
-    engine = metafunc.config.stash[_ENGINE]
+    engine, known = metafunc.config.stash[ENGINE], metafunc.config.stash[ACCEPTED]
+    if "known_failure" in metafunc.fixturenames:
+        strict = metafunc.config.option.strict_known
+        parameters = [_known_failure(known, each, number, strict) for number, each in enumerate(known.known, 1)]
+        metafunc.parametrize(("entry_point", "known_failure"), parameters)
+        return
     if "saved_case" in metafunc.fixturenames:
         found = metafunc.config.stash[_PAIRS]
-        metafunc.parametrize(("entry_point", "saved_case"), [_saved_case(engine, *each) for each in found])
+        metafunc.parametrize(("entry_point", "saved_case"), [_saved_case(known, *each) for each in found])
         return
     marker = metafunc.definition.get_closest_marker("entry_points")
     names = marker.args if marker else ()
     concerned = [entry for entry in engine.entries() if entry.name in names]
     if concerned:
-        metafunc.parametrize("entry_point", [_parameter(engine, entry) for entry in concerned])
+        metafunc.parametrize("entry_point", [_parameter(known, entry) for entry in concerned])
         return
     reason = f"{', '.join(engine.options.subjects)}: no entry point {' or '.join(names)}"
     metafunc.parametrize("entry_point", [pytest.param(None, marks=pytest.mark.skip(reason=reason), id="none")])
 
 
-def _parameter(engine: Engine, entry: EntryPoint) -> ParameterSet:
+def _parameter(known: Accepted, entry: EntryPoint) -> ParameterSet:
     marks = [] if entry.status == TESTABLE else [pytest.mark.skip(reason=f"{entry.id}: {entry.status}")]
-    return pytest.param(UnderTest(engine, entry), marks=marks, id=entry.id)
+    return pytest.param(UnderTest(known.engine, entry, known), marks=marks, id=entry.id)
 
 
-def _saved_case(engine: Engine, entry: EntryPoint, case: saved.SavedCase) -> ParameterSet:
+def _known_failure(known: Accepted, each: KnownFailure, number: int, strict: bool) -> ParameterSet:
+    """Still failing is expected, passing is not; anything else that it does is a failure."""
+    entry, why = known.entry(each), known.why_not(each)
+    target = None if entry is None else UnderTest(known.engine, entry, known)
+    expected = pytest.mark.xfail(raises=StillFails, strict=strict, reason=each.reason)
+    marks = [expected] if why is None else [pytest.mark.skip(reason=why)]
+    return pytest.param(target, each, marks=marks, id=f"{each.entry_point}-{number}")
+
+
+def _saved_case(known: Accepted, entry: EntryPoint, case: saved.SavedCase) -> ParameterSet:
     reason = case.why_not(entry)
     marks = [pytest.mark.skip(reason=reason)] if reason is not None else []
-    return pytest.param(UnderTest(engine, entry), case, marks=marks, id=f"{case.file.stem}-{entry.id}")
+    return pytest.param(UnderTest(known.engine, entry, known), case, marks=marks, id=f"{case.file.stem}-{entry.id}")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> None:
     """Compile what the selected tests draw from, all cores at work, before the first case."""
-    if session.config.option.collectonly or _ENGINE not in session.config.stash or session.config.option.replay:
+    if session.config.option.collectonly or ENGINE not in session.config.stash or session.config.option.replay:
         return
-    engine = session.config.stash[_ENGINE]
-    targets = [target for target in map(_target, session.items) if target is not None]
+    engine = session.config.stash[ENGINE]
+    targets = [target for target in map(target_of, session.items) if target is not None]
     wanted = {target.entry.id: target.entry for target in targets if target.entry.status == TESTABLE}
     for entry in wanted.values():
         pool = engine.pool(entry)
@@ -154,11 +177,6 @@ def pytest_runtestloop(session: pytest.Session) -> None:
             f"{entry.id}: does not compile: {printable(error.splitlines()[0])}" for error in dict.fromkeys(errors)
         ]
         _say(session.config, lines)
-
-
-def _target(item: pytest.Item) -> UnderTest | None:
-    target = item.callspec.params.get("entry_point") if hasattr(item, "callspec") else None
-    return target if isinstance(target, UnderTest) else None
 
 
 def _say(config: pytest.Config, lines: list[str]) -> None:
@@ -187,75 +205,44 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    if call.excinfo is not None and _ENGINE in item.config.stash:
+    if call.excinfo is not None and ENGINE in item.config.stash:
         failures = list(failures_in(call.excinfo.value))
         if failures:
-            engine, recorder = item.config.stash[_ENGINE], item.config.stash[_RECORDER]
+            engine, recorder = item.config.stash[ENGINE], item.config.stash[RECORDER]
             report.longrepr = "\n\n".join(recorder.record(engine, item.nodeid, failure) for failure in failures)
     return report
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """Run a test again as long as it finds a new failure beside those it has explained."""
-    target = _target(item)
-    if target is not None:
-        target.begin()
+    """A drawing test goes on as long as it finds something new. One whose cases could not be run, or that ran one saved
+    case and met what is known, did not pass.
+    """
+    target = target_of(item)
+    if target is None:
+        return (yield)
+    target.begin()
     try:
         yield
-        if target is not None and target.unsupported is not None:
-            pytest.skip(target.unsupported)
-        return
     except (ConformanceFailure, BaseExceptionGroup) as error:
-        found = list(failures_in(error))
-        if target is None or not found or item.path == _SAVED:
+        draws = item.path not in (_SAVED, _KNOWN)
+        failure = search.all_failures(target, error, item.runtest) if draws else None
+        if failure is None:
             raise
-    for _ in range(_MOST_FAILURES):
-        new = {signature(failure.finding) for failure in found} - target.explained
-        if not new or None in new:
-            break
-        target.explained |= {each for each in new if each is not None}
-        try:
-            target.begin()
-            item.runtest()
-            break
-        except (ConformanceFailure, BaseExceptionGroup) as error:
-            found += failures_in(error)
-    smallest = [target.smallest(failure) for failure in found]
-    raise ExceptionGroup(f"{len(found)} failures", smallest) if len(found) > 1 else smallest[0]
+        raise failure from None
+    if target.unsupported is not None:
+        pytest.skip(target.unsupported)
+    if target.excused and item.path == _SAVED:
+        pytest.xfail(f"known failure: {target.excused[0].reason}")
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     """Whose code is tested, where it stands, and why some of it is not. This project's own needs no introduction."""
-    entries = config.stash[_ENGINE].entries() if _ENGINE in config.stash else []
+    entries = config.stash[ENGINE].entries() if ENGINE in config.stash else []
     return [entry.describe() for entry in entries if entry.subject != "kernels" or entry.status != TESTABLE]
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """A run without a case of a required entry point fails, whatever else it did."""
-    config = session.config
-    green = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
-    if green and _ENGINE in config.stash and not config.option.collectonly and _missing(config):
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-def _missing(config: pytest.Config) -> list[str]:
-    """Entry points of ``--require`` that have run no case; one that the lane does not support was not run."""
-    tallies = config.stash[_ENGINE].tallies
-    ran = [key for key, tally in tallies.items() if tally.cases > tally.verdicts[UNSUPPORTED]]
-    subjects = config.stash[_ENGINE].options.subjects
-
-    def has_run(name: str) -> bool:
-        """A bare name is meant for every subject of the run."""
-        return all(key in ran for key in ([name] if "." in name else [f"{subject}.{name}" for subject in subjects]))
-
-    return [name for name in options.required(config) if not has_run(name)]
-
-
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if _ENGINE in config.stash and not config.option.collectonly:
-        for line in config.stash[_RECORDER].finish(config.stash[_ENGINE]):
+    if ENGINE in config.stash and not config.option.collectonly:
+        for line in config.stash[RECORDER].finish(config.stash[ENGINE]):
             terminalreporter.write_line(line)
-        for name in _missing(config):
-            terminalreporter.write_line(f"--require {name}: ran no case, so this run fails", red=True)

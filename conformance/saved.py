@@ -9,9 +9,9 @@ from pathlib import Path
 from conformance.subjects.binding import outside, settings_of
 from conformance.subjects.entry import TESTABLE, EntryPoint
 from conformance.subjects.launching import Settings
-from reference.case import Case, CaseError, Launch, load
+from reference.case import Case, CaseError, Launch, from_document
 from reference.contract import violations
-from reference.fields import read_json, shown
+from reference.fields import printable, read_json, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +49,23 @@ def read(path: Path) -> SavedCase:
     """A failure report, a field case or a bare case. Raises CaseError, one line that says file, place and what is
     wrong.
     """
-    case, launch = load(path)
+    document = read_json(path)
+    try:
+        return of_document(document, path)
+    except CaseError as error:
+        raise CaseError(f"{printable(path)}: {error}") from None
+
+
+def of_document(document: object, path: Path) -> SavedCase:
+    """The same from what stands in ``path``. Raises CaseError, which does not name the file."""
+    case, launch = from_document(document)
     broken = violations(case, launch=launch)
     if broken:
-        raise CaseError(f"{path}: {broken[0]}")
-    document = read_json(path)
+        raise CaseError(str(broken[0]))
     found = document if isinstance(document, dict) else {}
     names = found.get("entry_points", [found["entry_point"]] if "entry_point" in found else [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise CaseError(f"{path}: entry_points: expected a list of names, got {shown(names)}")
+        raise CaseError(f"entry_points: expected a list of names, got {shown(names)}")
     return SavedCase(path, case, launch, str(found.get("subject", "")), tuple(names))
 
 

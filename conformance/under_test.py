@@ -8,10 +8,13 @@ from functools import lru_cache
 import pytest
 from hypothesis import strategies as st
 
+from conformance.accepted import NOT_RUN, STILL_FAILS, Accepted
 from conformance.engine import Engine, declared, narrowed, settings_of
 from conformance.evidence import Evidence
-from conformance.explained import relaxed, signature
+from conformance.explained import beyond, can_be, remainder, signature
+from conformance.known import KnownFailure
 from conformance.reduction import reduced
+from conformance.simpler import most_compilations
 from conformance.subjects.allocated import with_allocated_rows
 from conformance.subjects.binding import settings_of as settings_of_launch
 from conformance.subjects.entry import EntryPoint
@@ -25,11 +28,17 @@ from strategies.specializations import Specialization
 Drawn = tuple[Case, Launch, Settings]
 
 
+class StillFails(Exception):
+    """A known failure does what is known of it."""
+
+
 class UnderTest:
     """One entry point of one subject on the run's lane."""
 
-    def __init__(self, engine: Engine, entry: EntryPoint) -> None:
+    def __init__(self, engine: Engine, entry: EntryPoint, accepted: Accepted | None = None) -> None:
         self.engine, self.entry = engine, entry
+        self.accepted = accepted or Accepted((), engine)
+        self.excused: list[KnownFailure] = []  # those that explained a case of this test
         self.explained: set[str] = set()  # signatures of failures that this test has already reported
         self.unsupported: str | None = None  # why a case could not be run, if one could not
         self._search = Search()
@@ -79,8 +88,25 @@ class UnderTest:
         """The same for one case that was not drawn."""
         self._assert(saved)
 
+    def fails_as_known(self, known: KnownFailure) -> None:
+        """Raises StillFails for the failure that is known, and whatever else there is as a failure; passes when there
+        is none.
+        """
+        outcome = self.accepted.outcome(known)
+        if outcome.status == NOT_RUN:
+            pytest.skip(outcome.why)
+        found = self.accepted.beside(known) if outcome.status == STILL_FAILS else outcome.finding
+        if found is not None and not found.verdict.passed:
+            raise failure_of(found, None)
+        if outcome.status == STILL_FAILS:
+            raise StillFails(known.reason)
+
     def begin(self) -> None:
-        """A new search: what was counted for the last one is forgotten, what was explained is not."""
+        """A new search: what was counted for the last one is forgotten, what was explained is not.
+
+        Known failures of the entry point are run first, if they have not been.
+        """
+        self.accepted.look_at(self.entry)
         self._search = Search()
         self.engine.session(self.entry.subject).hurried = False
 
@@ -88,13 +114,20 @@ class UnderTest:
         """The same failure on the smallest case that can be found from its own."""
 
         launches = 0
+        own = self.signature(failure.finding)
+
+        def explains(finding: Finding) -> bool:
+            if own is not None and can_be(finding, own):
+                return False
+            return self._has_reported(finding) or self.accepted.explaining(finding) is not None
 
         def run(case: Case, launch: Launch) -> Finding:
             nonlocal launches
             launches += 1
-            return self._run(case, launch, settings_of_launch(self.entry, launch))
+            return remainder(self._run(case, launch, settings_of_launch(self.entry, launch)), explains)
 
-        smaller = reduced(failure.finding, run)
+        compilations = most_compilations(self.engine.lane.compile_seconds)
+        smaller = reduced(failure.finding, run, most_compilations=compilations, cause=own)
         if smaller.verdict.kind == v.HANG:  # a machine that was busy for a moment must not make a hang
             self.engine.session(self.entry.subject).hurried = False
             smaller = run(smaller.case, smaller.launch)
@@ -109,12 +142,12 @@ class UnderTest:
         return finding
 
     def _assert(self, drawn: Drawn) -> None:
-        finding = self._run(*drawn)
-        if signature(finding) in self.explained:
-            case, launch, settings = drawn
-            finding = self._run(*relaxed(finding, case, launch), settings)
-            if signature(finding) in self.explained:
-                return
+        case, launch, settings = drawn
+
+        def run(case: Case, launch: Launch) -> Finding:
+            return self._run(case, launch, settings)
+
+        finding = beyond(run, case, launch, self._explains)
         verdict = finding.verdict
         if verdict.kind == v.UNSUPPORTED:
             self.unsupported = f"lane {self.engine.lane.name}: {verdict.detail}"
@@ -122,3 +155,16 @@ class UnderTest:
         if not verdict.passed:
             examples = self._search.until_first_failure(finding.case)
             raise failure_of(finding, examples, self._search)
+
+    def _explains(self, finding: Finding) -> bool:
+        known = self.accepted.meets(finding)
+        if known is not None and known not in self.excused:
+            self.excused.append(known)
+        return known is not None or self._has_reported(finding)
+
+    def _has_reported(self, finding: Finding) -> bool:
+        return any(can_be(finding, cause) for cause in self.explained)
+
+    def signature(self, finding: Finding) -> str | None:
+        """That of a failure which was found, as far as all launches of this test tell."""
+        return signature(replace(finding, evidence=self._evidence.all()))

@@ -24,6 +24,7 @@ class EntryPoint:
     ``family`` names the table that binds its parameters (:mod:`conformance.subjects.binding`). ``constants`` are the
     compile-time parameters among ``parameters``. ``status`` is "testable" or the reason why it is not. ``conditional``
     are (clause, parameter): a clause beyond those of ``declaration`` in launches that give the parameter nothing.
+    ``expected``: this version is known to have it.
     """
 
     subject: str
@@ -38,6 +39,7 @@ class EntryPoint:
     declaration: Declaration
     status: str = TESTABLE
     conditional: tuple[tuple[str, str], ...] = ()
+    expected: bool = False
 
     @property
     def id(self) -> str:

@@ -127,11 +127,12 @@ def _promises(subject: str, name: str, version: str, parameters: frozenset[str])
     """Those of this entry point, as far as version and parameters tell."""
     for promise in PROMISES:
         whose = (promise.subject, promise.name) == (subject, name)
-        if whose and promise.having in ("", *parameters) and _within(version, promise.versions):
+        if whose and promise.having in ("", *parameters) and within(version, promise.versions):
             yield promise
 
 
-def _within(version: str, versions: str) -> bool:
+def within(version: str, versions: str) -> bool:
+    """Whether ``version`` is one of ``versions``; one that is not known is taken for the newest."""
     try:
         parsed = Version(version)
     except InvalidVersion:

@@ -23,6 +23,7 @@ from conformance.subjects.stand_ins import known
 class Place:
     """Where an entry point has been seen: ``files``, newest first, relative to the package; ``names``, newest first.
 
+    ``versions`` are known to have it, whatever else does; "": none is.
     ``kind``: "kernel" a ``@triton.jit`` function, "host" a function that launches one, "method" one of the file's class
     BlockTable.
     """
@@ -32,6 +33,11 @@ class Place:
     kind: str
     files: tuple[str, ...]
     names: tuple[str, ...]
+    versions: str = ""
+
+    def expected(self, version: str) -> bool:
+        """Whether a tree of this version must have it: not to find it then means that it moved."""
+        return bool(self.versions) and promises.within(version, self.versions)
 
 
 _V1_FILE = "ops/triton/compute_slot_mapping.py"
@@ -40,8 +46,8 @@ _CLASS_FILE = "worker/block_table.py"
 
 PLACES: Mapping[str, tuple[Place, ...]] = {
     "vllm-ascend": (
-        Place("v1", "v1", "kernel", (_V1_FILE,), ("_compute_slot_mapping_kernel",)),
-        Place("v2", "v2", "kernel", _V2_FILES, ("_compute_slot_mappings_kernel",)),
+        Place("v1", "v1", "kernel", (_V1_FILE,), ("_compute_slot_mapping_kernel",), ">=0.26.0rc1"),
+        Place("v2", "v2", "kernel", _V2_FILES, ("_compute_slot_mappings_kernel",), ">=0.18"),
         Place("fused", "fused", "host", (_V1_FILE,), ("compute_slot_mapping_fused_groups",)),
         Place("replay", "replay", "host", (_V1_FILE,), ("pad_replayed_slot_mapping",)),
         Place(
@@ -51,12 +57,20 @@ PLACES: Mapping[str, tuple[Place, ...]] = {
             (_CLASS_FILE,),
             # Until August 2026 prefill parallelism was in the name; before 0.20 one method served every W.
             ("_compute_dcp_slot_mapping", "_compute_pcp_dcp_slot_mapping", "compute_slot_mapping"),
+            ">=0.18",
         ),
-        Place("draft", "draft", "method", (_CLASS_FILE,), ("compute_slot_mapping_draft", "compute_slot_mapping")),
+        Place(
+            "draft",
+            "draft",
+            "method",
+            (_CLASS_FILE,),
+            ("compute_slot_mapping_draft", "compute_slot_mapping"),
+            ">=0.18",
+        ),
     ),
     "vllm": (
-        Place("v1", "v1", "kernel", ("v1/worker/block_table.py",), ("_compute_slot_mapping_kernel",)),
-        Place("v2", "v2", "kernel", ("v1/worker/gpu/block_table.py",), ("_compute_slot_mappings_kernel",)),
+        Place("v1", "v1", "kernel", ("v1/worker/block_table.py",), ("_compute_slot_mapping_kernel",), ">=0.23"),
+        Place("v2", "v2", "kernel", ("v1/worker/gpu/block_table.py",), ("_compute_slot_mappings_kernel",), ">=0.23"),
     ),
 }
 
@@ -125,6 +139,7 @@ def _entry(
         declaration=promises.declaration(subject, place.entry, place.family, version, names),
         status=TESTABLE,
         conditional=promises.conditional(subject, place.entry, version, names),
+        expected=place.expected(version),
     )
     return LoadedEntry(description, kernel=kernel, call=call)
 
@@ -160,6 +175,7 @@ def _absent(subject: str, version: str, place: Place, reason: str, file: str = "
         constants=(),
         declaration=promises.declaration(subject, place.entry, place.family, version, ()),
         status=reason,
+        expected=place.expected(version),
     )
 
 

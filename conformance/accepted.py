@@ -1,0 +1,145 @@
+"""What became of the known failures in one run: each is run once, on its own case, and explains others only while it
+still fails as it did.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from conformance.engine import Engine
+from conformance.explained import Run, beyond, parts
+from conformance.known import KnownFailure, of_finding
+from conformance.subjects.entry import EntryPoint
+from conformance.verdicts import Finding
+from reference import verdict as v
+from reference.case import CaseError
+
+STILL_FAILS = "still fails"
+FIXED = "passes now"
+FAILS_DIFFERENTLY = "fails differently"
+NOT_RUN = "not run"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """``status`` is one of the four above; ``finding`` is what the case did, ``why`` the reason that it was not run."""
+
+    status: str
+    finding: Finding | None = None
+    why: str = ""
+
+
+class Accepted:
+    """The known failures of a run, in the order of their files. Raises CaseError for an entry point that a subject of
+    the run does not have.
+    """
+
+    def __init__(self, known: Sequence[KnownFailure], engine: Engine) -> None:
+        self.known, self.engine = tuple(known), engine
+        self.met: Counter[str] = Counter()  # drawn and saved cases that each explained, by its place
+        self._entries = {entry.id: entry for entry in engine.entries()} if known else {}
+        self._outcomes: dict[str, Outcome] = {}
+        for each in self.known:
+            if each.saved.subject in engine.options.subjects and each.entry_point not in self._entries:
+                there = ", ".join(entry.id for entry in self._entries.values() if entry.subject == each.saved.subject)
+                raise CaseError(f"{each.where}: there is no such entry point; this run has {there}")
+
+    def entry(self, known: KnownFailure) -> EntryPoint | None:
+        return self._entries.get(known.entry_point)
+
+    def why_not(self, known: KnownFailure) -> str | None:
+        """Why its case is not run in this run, or None."""
+        entry = self.entry(known)
+        if entry is None:
+            return f"{known.describe()}: this run is not about {known.saved.subject}"
+        if known.lane not in ("", self.engine.lane.name):
+            return f"{known.describe()}: known on lane {known.lane}, this is lane {self.engine.lane.name}"
+        return known.saved.why_not(entry)
+
+    def outcome(self, known: KnownFailure) -> Outcome:
+        """What its case does now. It is run when this is first asked."""
+        if known.where not in self._outcomes:
+            self._outcomes[known.where] = self._run(known)
+        return self._outcomes[known.where]
+
+    def outcomes(self) -> list[tuple[KnownFailure, Outcome]]:
+        """Those that were asked for."""
+        return [(known, self._outcomes[known.where]) for known in self.known if known.where in self._outcomes]
+
+    def explaining(self, finding: Finding) -> KnownFailure | None:
+        """The entry that explains ``finding``, one part of what is wrong with a case.
+
+        One whose cause is unknown explains its own case and nothing else.
+        """
+        for known in self.known:
+            if known.entry_point == finding.entry.id and known.is_about(finding):
+                outcome = self.outcome(known)
+                if outcome.status == STILL_FAILS and (known.key is not None or _same(finding, outcome.finding)):
+                    return known
+        return None
+
+    def meets(self, finding: Finding) -> KnownFailure | None:
+        """The same for a case of a test, counted."""
+        known = self.explaining(finding)
+        if known is not None:
+            self.met[known.where] += 1
+        return known
+
+    def look_at(self, entry: EntryPoint) -> None:
+        """Run every case that is known of ``entry``."""
+        for known in self.known:
+            if known.entry_point == entry.id:
+                self.outcome(known)
+
+    def beside(self, known: KnownFailure) -> Finding | None:
+        """What else is wrong with the case of an entry that still fails, beside all that is known; None: nothing."""
+        entry = self._entries[known.entry_point]
+
+        def explains(finding: Finding) -> bool:
+            return self.explaining(finding) is not None
+
+        found = beyond(self._runs(entry, known), known.saved.case, known.saved.launch, explains)
+        return None if found.verdict.passed or found.verdict.kind == v.UNSUPPORTED else found
+
+    def refreshed(self, found: Sequence[Finding]) -> list[KnownFailure]:
+        """What a file about this run holds: the entries that are not fixed, and one for each cause in ``found``."""
+        gone = {known.where for known, outcome in self.outcomes() if outcome.status in (FIXED, FAILS_DIFFERENTLY)}
+        kept = [known for known in self.known if known.where not in gone]
+        identities = [_identity(known) for known in kept]
+        for known in (of_finding(finding, self.engine.lane.name) for finding in found):
+            if _identity(known) not in identities:
+                kept.append(known)
+                identities.append(_identity(known))
+        return kept
+
+    def _run(self, known: KnownFailure) -> Outcome:
+        entry, why = self.entry(known), self.why_not(known)
+        if entry is None or why is not None:
+            return Outcome(NOT_RUN, why=why or "")
+        session = self.engine.session(entry.subject)
+        session.hurried = False
+        found = self._runs(entry, known)(known.saved.case, known.saved.launch)
+        session.hurried = False
+        if found.verdict.kind == v.UNSUPPORTED:
+            return Outcome(NOT_RUN, why=f"{known.describe()}: lane {self.engine.lane.name}: {found.verdict.detail}")
+        if found.verdict.passed:
+            return Outcome(FIXED, found)
+        agrees = any(map(known.is_about, parts(found)))
+        return Outcome(STILL_FAILS if agrees else FAILS_DIFFERENTLY, found)
+
+    def _runs(self, entry: EntryPoint, known: KnownFailure) -> Run:
+        """Launches cases of ``entry`` with the settings of an entry's own."""
+        settings = known.saved.drawn(entry)[2]
+        return lambda case, launch: self.engine.run(entry, case, launch, settings)
+
+
+def _identity(known: KnownFailure) -> tuple[object, ...]:
+    """Entries that are alike in this need be there once."""
+    which = known.key or (known.saved.case, known.saved.launch)
+    return known.entry_point, known.kind, known.lane, which
+
+
+def _same(finding: Finding, other: Finding | None) -> bool:
+    return other is not None and (finding.case, finding.launch) == (other.case, other.launch)

@@ -1,0 +1,158 @@
+"""Whether a run may be green, and what it says at the end of what is known: green must never mean that nothing was
+tested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from conformance import accepted, options
+from conformance.accepted import Accepted, Outcome
+from conformance.known import KnownFailure, text_of
+from conformance.stash import ACCEPTED, ENGINE, target_of
+from conformance.subjects.entry import TESTABLE, EntryPoint
+from conformance.verdicts import Finding, failures_in
+from reference.fields import printable
+from reference.verdict import UNSUPPORTED
+from reports.files import ReportError, write_text
+
+_FOUND = pytest.StashKey[list[Finding]]()
+_TESTED = pytest.StashKey[set[str]]()
+_COMPLAINTS = pytest.StashKey[list[str]]()
+_WRITTEN = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_FOUND], config.stash[_TESTED], config.stash[_COMPLAINTS] = [], set(), []
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Remember what was found, and whose tests were not all skipped."""
+    report = yield
+    target = target_of(item)
+    if target is not None and call.when == "call":
+        if call.excinfo is not None:
+            item.config.stash[_FOUND] += [failure.finding for failure in failures_in(call.excinfo.value)]
+        if not report.skipped:
+            item.config.stash[_TESTED].add(target.entry.subject)
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """A run that has not looked at what it should have looked at fails, whatever else it did."""
+    config = session.config
+    if ENGINE not in config.stash or config.option.collectonly:
+        return
+    done = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, pytest.ExitCode.TESTS_FAILED)
+    complaints = config.stash[_COMPLAINTS]
+    if done:
+        complaints += [*_missing(config), *_vanished(session), *_untested(session), *_no_longer_known(config)]
+    if config.option.write_known_failures is not None:
+        try:
+            config.stash[_WRITTEN] = _write(config) if done else "not written: the run did not come to its end"
+        except ReportError as error:
+            complaints.append(f"--write-known-failures: {error}")
+    if complaints and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _missing(config: pytest.Config) -> Iterator[str]:
+    """Entry points of ``--require`` that have run no case; one that the lane does not support was not run."""
+    subjects = config.stash[ENGINE].options.subjects
+    for name in options.required(config):
+        # A bare name is meant for every subject of the run.
+        whom = [name] if "." in name else [f"{subject}.{name}" for subject in subjects]
+        if not all(_has_run(config, each) for each in whom):
+            yield f"--require {name}: ran no case, so this run fails"
+
+
+def _has_run(config: pytest.Config, entry_point: str) -> bool:
+    tally = config.stash[ENGINE].tallies.get(entry_point)
+    return tally is not None and tally.cases > tally.verdicts[UNSUPPORTED]
+
+
+def _vanished(session: pytest.Session) -> Iterator[str]:
+    """Entry points of selected tests that this version is known to have, and that are not where they were looked for.
+
+    ``--require`` says better what has to be there.
+    """
+    if options.required(session.config):
+        return
+    targets = filter(None, map(target_of, session.items))
+    for entry in {target.entry.id: target.entry for target in targets}.values():
+        if entry.status != TESTABLE and entry.expected:
+            yield f"{entry.id} was not tested, so this run fails: {_why_expected(entry)}: {printable(entry.status)}"
+
+
+def _why_expected(entry: EntryPoint) -> str:
+    return f"{entry.subject} {entry.version} should have it"
+
+
+def _untested(session: pytest.Session) -> Iterator[str]:
+    """Subjects of which there were tests, every one of them skipped."""
+    engine, tested = session.config.stash[ENGINE], session.config.stash[_TESTED]
+    concerned: set[str] = set()
+    for item in session.items:
+        target = target_of(item)
+        if target is not None:
+            concerned.add(target.entry.subject)
+        elif hasattr(item, "callspec") and "entry_point" in item.callspec.params:
+            concerned |= set(engine.options.subjects)  # a test for which no subject has anything
+    for subject in engine.options.subjects:
+        ran = any(_has_run(session.config, key) for key in engine.tallies if key.partition(".")[0] == subject)
+        if subject in concerned - tested and not ran:
+            yield f"subject {subject}: every test was skipped, so this run fails (-rs prints the reasons)"
+
+
+def _no_longer_known(config: pytest.Config) -> Iterator[str]:
+    """Known failures whose case no longer does what is known of it."""
+    known: Accepted = config.stash[ACCEPTED]
+    for each, outcome in known.outcomes():
+        if outcome.status == accepted.FIXED and config.option.strict_known:
+            yield f"--strict-known: {each.describe()}: its case passes now; take the entry out ({each.where})"
+        if outcome.status == accepted.FAILS_DIFFERENTLY:
+            said = outcome.finding.verdict.summary() if outcome.finding else ""
+            yield f"{each.describe()}: its case fails in another way now: {printable(said)[:400]} ({each.where})"
+
+
+def _write(config: pytest.Config) -> str:
+    """Write the file of known failures; returns what to say about it. Raises ReportError."""
+    found = config.stash[_FOUND]
+    entries = config.stash[ACCEPTED].refreshed(found)
+    file = write_text(Path(config.option.write_known_failures), text_of(entries))
+    unexplained = sum(not each.reason for each in entries)
+    todo = f", {unexplained} without a reason: write it before you use the file" if unexplained else ""
+    return f"{len(entries)} known failures: {printable(file)}{todo}"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if ENGINE not in config.stash or config.option.collectonly:
+        return
+    known: Accepted = config.stash[ACCEPTED]
+    looked_at = {each.where: outcome for each, outcome in known.outcomes()}
+    for each in known.known:
+        terminalreporter.write_line(_line(each, looked_at.get(each.where), known))
+    if _WRITTEN in config.stash:
+        terminalreporter.write_line(f"--write-known-failures: {config.stash[_WRITTEN]}")
+    for complaint in config.stash[_COMPLAINTS]:
+        terminalreporter.write_line(complaint, red=True)
+
+
+def _line(known: KnownFailure, outcome: Outcome | None, run: Accepted) -> str:
+    """What became of one entry."""
+    if outcome is None:
+        why = run.why_not(known) or f"{known.describe()}: no test of it was selected"
+        return f"known failure not run: {printable(why)}"
+    if outcome.status == accepted.NOT_RUN:
+        return f"known failure not run: {printable(outcome.why)}"
+    met = run.met[known.where]
+    explained = f" (explains {met:,} of the cases run)" if met else ""
+    return f"known failure {outcome.status}: {known.describe()}: {printable(known.reason)}{explained}"

@@ -1,0 +1,22 @@
+"""What the plugins of one run share: what is kept in pytest's stash, and whom a test is about."""
+
+from __future__ import annotations
+
+import pytest
+
+from conformance.accepted import Accepted
+from conformance.engine import Engine
+from conformance.recording import Recorder
+from conformance.under_test import UnderTest
+
+ENGINE = pytest.StashKey[Engine]()
+"""There once the subjects are loaded; absent where the suite itself is not collected."""
+ACCEPTED = pytest.StashKey[Accepted]()
+"""The known failures, there together with the engine."""
+RECORDER = pytest.StashKey[Recorder]()
+
+
+def target_of(item: pytest.Item) -> UnderTest | None:
+    """The entry point that a test of the suite is about."""
+    target = item.callspec.params.get("entry_point") if hasattr(item, "callspec") else None
+    return target if isinstance(target, UnderTest) else None

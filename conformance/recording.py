@@ -15,7 +15,7 @@ from conformance.engine import Engine
 from conformance.subjects.binding import bind
 from conformance.verdicts import ConformanceFailure
 from reference.fields import printable
-from reports import failure, summary
+from reports import failure, page, summary
 from reports.diagnosis import UNKNOWN
 from reports.environment import environment
 from reports.files import ReportError
@@ -107,6 +107,7 @@ class Recorder:
         lines = [result.line()]
         try:
             summary.write(result, self.folder)
+            lines += page.finish(engine.coverage, self.folder)
         except ReportError as error:
             lines.append(str(error))
         return lines

@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "reference": frozenset(),
     "strategies": frozenset({"reference", "hypothesis", "covertable"}),
     "kernels": frozenset({"torch", "torch_npu", "triton", "numpy"}),
-    "reports": frozenset({"reference"}),
+    "reports": frozenset({"reference", "jinja2", "markupsafe"}),
     "conformance": frozenset({"reference", "strategies", "kernels", "reports", None}),
 }
 # The one file of reference/ that may vectorize.

@@ -9,7 +9,7 @@ from collections import deque
 from conformance.verdicts import Finding
 from reports.diagnosis import Observation
 
-_SMALL = 512
+_SMALL = 256
 """Elements of all outputs of a launch that is kept among many."""
 
 _LARGE = 16384
@@ -21,7 +21,7 @@ class Evidence:
 
     def __init__(self) -> None:
         self._first: list[Observation] = []
-        self._last: deque[Observation] = deque(maxlen=160)
+        self._last: deque[Observation] = deque(maxlen=64)
         self._large: list[Observation] = []
 
     def add(self, finding: Finding) -> None:
@@ -31,9 +31,9 @@ class Evidence:
             return
         seen = Observation(finding.case, finding.launch, finding.expected, finding.actual)
         if size > _SMALL:
-            if len(self._large) < 8 and finding.verdict.differences:
+            if len(self._large) < 4 and finding.verdict.differences:
                 self._large.append(seen)
-        elif len(self._first) < 80:
+        elif len(self._first) < 64:
             self._first.append(seen)
         else:
             self._last.append(seen)

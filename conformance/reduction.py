@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
-from conformance.explained import signature
+from conformance.explained import can_be, signature
+from conformance.simpler import simpler_settings, specialization_of
 from conformance.subjects.binding import outside, settings_of
 from conformance.verdicts import Finding
 from reference.case import Case, Group, Launch
@@ -22,32 +23,77 @@ Candidate = tuple[Case, Launch]
 Item = TypeVar("Item")
 
 
-def reduced(finding: Finding, run: Callable[[Case, Launch], Finding], most_launches: int = MOST_LAUNCHES) -> Finding:
-    """The smallest finding of the same kind that small changes of ``finding.case`` lead to.
+def reduced(
+    finding: Finding,
+    run: Callable[[Case, Launch], Finding],
+    most_launches: int = MOST_LAUNCHES,
+    most_compilations: int = 0,
+    cause: str | None = None,
+) -> Finding:
+    """The smallest finding of the same kind, and of the same cause as far as one launch tells, that changes of
+    ``finding.case`` lead to.
 
-    ``run`` launches a case and judges it. Changes are tried until none helps or ``most_launches`` are spent.
+    ``run`` launches a case and judges it. ``cause`` is the signature that what is found must be able to have (None:
+    that of ``finding`` itself). Small changes are tried until none helps or ``most_launches`` are spent; then simpler
+    settings that the run has not compiled, ``most_compilations`` at most, and small changes again after each that
+    helps.
     """
-    entry = finding.entry
-    left = most_launches
+    search = _Reduction(finding, run, most_launches, cause or signature(finding))
+    finding = search.descend(finding)
+    compiled = {specialization_of(finding.case, finding.launch)}
 
-    def first_smaller(current: Finding) -> Finding | None:
-        nonlocal left
-        for case, launch in _candidates(current.case, current.launch):
-            if left <= 0:
+    def affordable(case: Case, launch: Launch) -> bool:
+        compiled.add(specialization_of(case, launch))
+        return len(compiled) <= most_compilations + 1
+
+    while True:
+        search.left = max(search.left, most_launches // 4)
+        simpler = search.first(simpler_settings(finding.case, finding.launch), finding, affordable)
+        if simpler is None:
+            return finding
+        finding = search.descend(simpler)
+
+
+class _Reduction:
+    """Looks for a smaller case of one failure; ``left`` launches may still be spent."""
+
+    def __init__(
+        self, finding: Finding, run: Callable[[Case, Launch], Finding], most_launches: int, cause: str | None
+    ) -> None:
+        self.entry, self.kind = finding.entry, finding.verdict.kind
+        self.cause, self.run, self.left = cause, run, most_launches
+
+    def descend(self, finding: Finding) -> Finding:
+        """From smaller to smaller, until nothing is."""
+        while (smaller := self.first(_candidates(finding.case, finding.launch), finding)) is not None:
+            finding = smaller
+        return finding
+
+    def first(
+        self,
+        candidates: Iterator[Candidate],
+        current: Finding,
+        affordable: Callable[[Case, Launch], bool] = lambda case, launch: True,
+    ) -> Finding | None:
+        """The first of the candidates that fails in the same way."""
+        for case, launch in candidates:
+            if self.left <= 0:
                 return None
-            if (case, launch) == (current.case, current.launch):
+            if (case, launch) == (current.case, current.launch) or not self._legal(case, launch):
                 continue
-            if outside(entry, case, launch, settings_of(entry, launch)):
+            if not affordable(case, launch):
                 continue
-            left -= 1
-            found = run(case, launch)
-            if found.verdict.kind == finding.verdict.kind and signature(found) == signature(finding):
+            self.left -= 1
+            found = self.run(case, launch)
+            if found.verdict.kind == self.kind and (self.cause is None or can_be(found, self.cause)):
                 return found
         return None
 
-    while (smaller := first_smaller(finding)) is not None:
-        finding = smaller
-    return finding
+    def _legal(self, case: Case, launch: Launch) -> bool:
+        entry = self.entry
+        if entry.cannot_take(case, launch) is not None:
+            return False
+        return not outside(entry, case, launch, settings_of(entry, launch))
 
 
 def _candidates(case: Case, launch: Launch) -> Iterator[Candidate]:

@@ -2,8 +2,8 @@
 
 Every known mistake is a hypothesis: the contract's mapping with one step done in another way. One that predicts all
 of an output, the elements that differ and those that do not, explains it. Where the hypotheses that do are of one
-cause, that is the diagnosis; where they are of several, or there is none, what the elements show by themselves is, if
-they all show the same. Anything else is ``unknown``.
+cause, that is the diagnosis. Where they are of several, what the elements show by themselves is, if it is true
+whichever of them it is; and where there is none, if all elements show the same. Anything else is ``unknown``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from reference import verdict as v
 from reference.case import Case, Launch
 from reports.diagnosis import memory
 from reports.diagnosis.causes import CAUSES as CAUSES
+from reports.diagnosis.causes import GENERAL as GENERAL
 from reports.diagnosis.causes import UNKNOWN as UNKNOWN
 from reports.diagnosis.hypotheses import HYPOTHESES, Hypothesis
 from reports.diagnosis.launches import concerned
@@ -80,8 +81,9 @@ def _diagnosis(seen: Observation, verdict: v.Verdict, evidence: tuple[Observatio
 
 
 def _ended(seen: Observation, verdict: v.Verdict) -> Diagnosis:
-    if verdict.detail.startswith("IndexError") and (sentence := memory.foreign_look_up(seen)):
-        return Diagnosis("out of bounds read past", f"{sentence} ({verdict.detail})", "block_table")
+    if verdict.detail.startswith("IndexError") and (found := memory.look_up_without_slot(seen)):
+        cause, sentence = found
+        return Diagnosis(cause, f"{sentence} ({verdict.detail})", "block_table")
     return Diagnosis(verdict.kind, verdict.summary(), memory.without_numbers(verdict.detail))
 
 
@@ -90,7 +92,8 @@ def _of_values(seen: Observation, verdict: v.Verdict, evidence: tuple[Observatio
     causes = dict.fromkeys(hypothesis.cause for hypothesis in supposed)
     if len(causes) == 1:
         return Diagnosis(supposed[0].cause, supposed[0].sentence(seen))
-    if found := shown(seen):
+    found = shown(seen)
+    if found is not None and causes.keys() <= {found[0], *GENERAL.get(found[0], ())}:
         return Diagnosis(*found)
     if causes:
         return Diagnosis(UNKNOWN, f"{verdict.summary()} (it could be any of: {', '.join(causes)})")

@@ -58,3 +58,14 @@ CAUSES: Mapping[str, str] = MappingProxyType(
         UNKNOWN: "none of these, or more than one of them alike",
     }
 )
+
+GENERAL: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "ownership": frozenset({"virtual block", "sharded group replicated"}),
+        "table row": frozenset({"idx_mapping", "foreign request", "row stride"}),
+        "table column": frozenset({"virtual block", "local offset", "kernel block index"}),
+        "block offset": frozenset({"virtual block", "local offset"}),
+        "stale element": frozenset({"tile", "padding start", "padding end", "padding missing"}),
+    }
+)
+"""What is true of a failure as well when it has one of these causes: it is told where they cannot be told apart."""

@@ -50,6 +50,10 @@ class _Tail(_Changed):
         """Elements that are padded at once."""
         return self.seen.tile or _LARGEST_TILE
 
+    def last_token_padded(self) -> bool | None:
+        """Whether padding that begins too early comes after the token's own program: not if programs run backwards."""
+        return None if self.launch.fence == "before" else True
+
     @property
     def writes_tail(self) -> bool:
         """Whether [num_tokens, max_num_tokens) is to be written at all."""
@@ -73,7 +77,12 @@ PADDING: tuple[Hypothesis, ...] = (
     _tail(
         "padding start",
         _PADDING + "padding begins one element too early, on the last token",
-        lambda m, e: None if e == m.n - 1 else m.n <= e < m.m,
+        lambda m, e: m.last_token_padded() if e == m.n - 1 else m.n <= e < m.m,
+    ),
+    _tail(
+        "padding end",
+        "this path writes [0, num_tokens) = [0, {num_tokens}) only: what lies behind was overwritten",
+        lambda m, e: m.n <= e if not m.writes_tail else False,
     ),
     _tail("padding end", _PADDING + "the last of them is not written", lambda m, e: m.n <= e < m.m - 1),
     _tail(
@@ -93,11 +102,6 @@ PADDING: tuple[Hypothesis, ...] = (
         lambda m, e: m.n <= e < max(m.m, m.n + -(-(m.m - m.n) // m.step) * m.step),
     ),
     _tail("padding end", _PADDING + "padding goes on to the end of the buffer", lambda m, e: e >= m.n),
-    _tail(
-        "padding end",
-        "this path writes [0, num_tokens) = [0, {num_tokens}) only: what lies behind was overwritten",
-        lambda m, e: m.n <= e if not m.writes_tail else False,
-    ),
 )
 
 

@@ -249,7 +249,7 @@ class Mapping:
     def beyond(self) -> bool:
         """Whether the row has no such column: a kernel may then give PAD, or take block 0 for what it did not read."""
         index = self.block_index()
-        return index is not None and not 0 <= self.column(index) < self.table_group().stride
+        return index is not None and not 0 <= self.column(index) < self.stride()
 
     def possible(self, group: int, element: int) -> tuple[int | None, ...]:
         """The values that the element may hold."""

@@ -11,6 +11,7 @@ from reports.diagnosis.mapping import Mapping, Observation
 _NUMBERS = re.compile(r"0x[0-9a-f]+|-?[0-9]+")
 _CELL_BYTES = 4
 _MOST_NAMED = 120
+_MOST_TOKENS = 1024
 
 
 def cause_of(guard: Guard) -> str:
@@ -60,7 +61,7 @@ def _whose(seen: Observation, group: int, row: int, column: int) -> str:
     """The first token whose block index leads there."""
     right = Mapping(seen)
     stride = seen.case.groups[group].stride
-    for token in range(min(seen.case.num_tokens, 1024)):
+    for token in range(min(seen.case.num_tokens, _MOST_TOKENS)):
         right.at(group, token)
         needed = right.block_index()
         if needed is None or right.row() * stride + needed != row * stride + column:
@@ -79,19 +80,20 @@ def _whose(seen: Observation, group: int, row: int, column: int) -> str:
     return ". No token needs it: mask what is read by the width of the row"
 
 
-def foreign_look_up(seen: Observation) -> str | None:
-    """A sentence about the token of another rank whose block index lies past its row; None where there is none.
-
-    It is told where a library refused an index.
+def look_up_without_slot(seen: Observation) -> tuple[str, str] | None:
+    """Cause and sentence about the first token that gets no slot and whose block index lies outside its row, if there
+    is one. It is told where a library refused an index.
     """
     right = Mapping(seen)
     for index, group in enumerate(seen.case.groups):
-        for token in range(min(seen.case.num_tokens, 1024)):
+        for token in range(min(seen.case.num_tokens, _MOST_TOKENS)):
             right.at(index, token)
-            needed = right.block_index()
+            needed, p = right.block_index(), right.position()
+            if p < 0 and right.enabled():
+                what = f"the cell of a token without a slot is looked up: position {p} of token {token} is negative"
+                return "out of bounds read before", f"{what}. Replace the index where there is no slot"
             if needed is not None and needed >= group.row_width and not right.is_local():
-                return (
-                    f"the cell of another rank's token is looked up: token {token} (position {right.position()}) would"
-                    f" have column {needed} and its row is {group.row_width} wide. Only local tokens may be looked up"
-                )
+                what = f"the cell of another rank's token is looked up: token {token} (position {p}) would have column"
+                what += f" {needed} and its row is {group.row_width} wide"
+                return "out of bounds read past", f"{what}. Replace the index where the token is not local"
     return None

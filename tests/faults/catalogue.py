@@ -13,6 +13,10 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2] / "kernels"
 V1 = "slot_mapping.py"
+V2 = "slot_mappings_v2.py"
+TILED = "tiled.py"
+FUSED = "fused_groups.py"
+REPLAY = "replay.py"
 WINDOW = "window.py"
 DCP = "torch_dcp.py"
 
@@ -25,8 +29,9 @@ class FaultError(ValueError):
 class Fault:
     """``name`` is its id, ``kind`` the family of mistakes, ``summary`` what is wrong, in a sentence.
 
-    ``replacements`` are (old, new) texts in ``kernels/<file>``. ``tokens`` is the size that a shrunk case need not
-    exceed.
+    ``replacements`` are (old, new) texts in ``kernels/<file>``. ``causes`` are those that a diagnosis may name: one,
+    unless what can be observed is as true of another. ``tokens`` is the size that a shrunk case need not exceed.
+    ``entry`` is the entry point that shows it, where it is not the file's first.
     """
 
     name: str
@@ -34,12 +39,20 @@ class Fault:
     summary: str
     file: str
     replacements: tuple[tuple[str, str], ...]
+    causes: tuple[str, ...]
     tokens: int = 3
+    entry: str = ""
 
     @property
     def entry_point(self) -> str:
         """The suite's name of the function that is wrong."""
-        return {V1: "v1", WINDOW: "v1", DCP: "dcp"}[self.file]
+        first = {V1: "v1", V2: "v2", TILED: "tiled", FUSED: "parallel", REPLAY: "replay", WINDOW: "v1", DCP: "dcp"}
+        return self.entry or first[self.file]
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of case to look for it in. Others cannot show it, and would be drawn in vain."""
+        return ("cp",) if self.kind == "context parallelism" else ("plain", "circular", "cp")
 
 
 def faulty_source(fault: Fault, source: str) -> str:
@@ -73,6 +86,7 @@ CATALOGUE: tuple[Fault, ...] = (
                 "virtual_block_size = block_size * TOTAL_CP_WORLD_SIZE",
             ),
         ),
+        ("virtual block",),
     ),
     Fault(
         "interleave-and-world-size-swapped",
@@ -89,6 +103,7 @@ CATALOGUE: tuple[Fault, ...] = (
                 "turn * TOTAL_CP_WORLD_SIZE + offset_in_run",
             ),
         ),
+        ("ownership",),
     ),
     Fault(
         "padding-starts-late",
@@ -101,6 +116,7 @@ CATALOGUE: tuple[Fault, ...] = (
                 "range(num_tokens + 1, max_num_tokens, TILE_BLOCK_SIZE)",
             ),
         ),
+        ("padding start",),
     ),
     Fault(
         "request-mask-one-too-far",
@@ -108,6 +124,10 @@ CATALOGUE: tuple[Fault, ...] = (
         "`<=` for `<`: each request also handles the token after its last",
         V1,
         (("in_request = token < end", "in_request = token <= end"),),
+        (
+            "foreign request",
+            "out of bounds read past",
+        ),
     ),
     Fault(
         "every-later-request-written",
@@ -115,6 +135,7 @@ CATALOGUE: tuple[Fault, ...] = (
         "each request also handles the tokens of all later ones, which repair it only if they run later",
         V1,
         (("in_request = token < end", "in_request = token < num_tokens"),),
+        ("foreign request",),
     ),
     Fault(
         "table-row-off-by-one",
@@ -122,6 +143,10 @@ CATALOGUE: tuple[Fault, ...] = (
         "request r reads row r + 1",
         V1,
         (("request.to(tl.int64) * block_table_stride", "(request + 1).to(tl.int64) * block_table_stride"),),
+        (
+            "table row",
+            "out of bounds read past",
+        ),
     ),
     Fault(
         "circular-without-negative-test",
@@ -129,6 +154,7 @@ CATALOGUE: tuple[Fault, ...] = (
         "a negative position of a ring gets a slot",
         V1,
         (("slots = tl.where(is_local, slot, padding)", "slots = slot"),),
+        ("sign",),
     ),
     Fault(
         "circular-as-paged",
@@ -136,6 +162,7 @@ CATALOGUE: tuple[Fault, ...] = (
         "a ring is looked up like a growing row (vLLM PR 56469)",
         V1,
         (("if IS_CIRCULAR:", "if IS_CIRCULAR and not IS_CIRCULAR:"),),
+        ("circular",),
     ),
     Fault(
         "rank-ignored",
@@ -143,6 +170,7 @@ CATALOGUE: tuple[Fault, ...] = (
         "every rank takes what is rank 0's",
         V1,
         (("(owner == TOTAL_CP_RANK)", "(owner == 0)"),),
+        ("ownership",),
     ),
     Fault(
         "runs-not-packed",
@@ -150,6 +178,7 @@ CATALOGUE: tuple[Fault, ...] = (
         "the other ranks' runs leave gaps in this rank's blocks",
         V1,
         (("turn * CP_KV_CACHE_INTERLEAVE_SIZE + offset_in_run", "run * CP_KV_CACHE_INTERLEAVE_SIZE + offset_in_run"),),
+        ("local offset",),
     ),
     Fault(
         "hybrid-factor-forgotten",
@@ -157,6 +186,7 @@ CATALOGUE: tuple[Fault, ...] = (
         "an allocated block advances the row by one kernel block, whatever it holds",
         V1,
         (("virtual_block * BLOCKS_PER_KV_BLOCK + kernel_block", "virtual_block + kernel_block"),),
+        ("kernel block index",),
     ),
     Fault(
         "window-base-over-foreign-tokens",
@@ -171,6 +201,7 @@ CATALOGUE: tuple[Fault, ...] = (
                 "    if base < row_stride:",
             ),
         ),
+        ("window",),
     ),
     Fault(
         "only-one-window",
@@ -178,6 +209,7 @@ CATALOGUE: tuple[Fault, ...] = (
         "tokens whose block lies past the first window get no slot",
         WINDOW,
         (("while base < row_stride:", "if base < row_stride:"),),
+        ("window",),
     ),
     Fault(
         "only-one-tile",
@@ -185,7 +217,8 @@ CATALOGUE: tuple[Fault, ...] = (
         "tokens past a request's first tile are left out",
         V1,
         (("range(start, end, TILE_BLOCK_SIZE)", "range(start, tl.minimum(end, start + 1), TILE_BLOCK_SIZE)"),),
-        tokens=17,  # the smallest tile of the pool and one more
+        ("tile",),
+        tokens=3,
     ),
     Fault(
         "row-end-unguarded",
@@ -193,6 +226,7 @@ CATALOGUE: tuple[Fault, ...] = (
         "the window is read past the row, and past the table behind the last row (vLLM PR 54296)",
         WINDOW,
         (("tl.load(row_ptr + cell, mask=cell < row_stride)", "tl.load(row_ptr + cell)"),),
+        ("out of bounds read past",),
     ),
     Fault(
         "negative-position-moves-window",
@@ -203,6 +237,11 @@ CATALOGUE: tuple[Fault, ...] = (
             ("is_local = loaded >= 0", "is_local = in_request"),
             ("position = tl.maximum(loaded, 0)", "position = loaded"),
         ),
+        (
+            "sign",
+            "window",
+            "out of bounds read before",
+        ),
     ),
     Fault(
         "negative-position-as-zero",
@@ -210,6 +249,7 @@ CATALOGUE: tuple[Fault, ...] = (
         "a negative position gets the slot of position 0 (vllm-ascend PR 17529)",
         V1,
         (("is_local = loaded >= 0", "is_local = in_request"),),
+        ("sign",),
     ),
     Fault(
         "sign-of-the-quotient",
@@ -220,6 +260,7 @@ CATALOGUE: tuple[Fault, ...] = (
             ("is_local = loaded >= 0", "is_local = loaded // block_size >= 0"),
             ("position = tl.maximum(loaded, 0)", "position = loaded"),
         ),
+        ("sign",),
     ),
     Fault(
         "slot-in-float32",
@@ -234,6 +275,7 @@ CATALOGUE: tuple[Fault, ...] = (
                 "tl.where(found, (block_number * block_size + offset).to(padding.dtype), slots)",
             ),
         ),
+        ("float32",),
     ),
     Fault(
         "slot-in-int32",
@@ -241,6 +283,7 @@ CATALOGUE: tuple[Fault, ...] = (
         "slots of an int64 output wrap at 2**31",
         WINDOW,
         (("carried.to(tl.int32, bitcast=True).to(padding.dtype)", "carried.to(tl.int32, bitcast=True)"),),
+        ("int32 overflow",),
     ),
     Fault(
         "pad-hard-coded",
@@ -248,6 +291,7 @@ CATALOGUE: tuple[Fault, ...] = (
         "what gets no slot holds -1, whatever PAD_ID is",
         V1,
         (("tl.full((TILE_BLOCK_SIZE,), PAD_ID, slot_type)", "tl.full((TILE_BLOCK_SIZE,), -1, slot_type)"),),
+        ("padding value",),
     ),
     Fault(
         "padding-stops-early",
@@ -255,6 +299,7 @@ CATALOGUE: tuple[Fault, ...] = (
         "the last element of the padded length is not padded",
         V1,
         (("mask=token < max_num_tokens)", "mask=token < max_num_tokens - 1)"),),
+        ("padding end",),
     ),
     Fault(
         "padding-one-too-far",
@@ -262,6 +307,10 @@ CATALOGUE: tuple[Fault, ...] = (
         "`<=` for `<`: the element at max_num_tokens is written",
         V1,
         (("mask=token < max_num_tokens)", "mask=token <= max_num_tokens)"),),
+        (
+            "padding end",
+            "out of bounds write past",
+        ),
     ),
     Fault(
         "torch-kernel-block-for-virtual-block",
@@ -269,6 +318,7 @@ CATALOGUE: tuple[Fault, ...] = (
         "ranks share the kernel block where they share the allocated one (vllm-ascend PR 10442)",
         DCP,
         (("virtual_block_size = geometry.kv_cache_block_size * size", "virtual_block_size = b * size"),),
+        ("virtual block",),
     ),
     Fault(
         "torch-foreign-tokens-looked-up",
@@ -281,6 +331,7 @@ CATALOGUE: tuple[Fault, ...] = (
                 "block_table[req_indices, block_index]",
             ),
         ),
+        ("out of bounds read past", "out of bounds read before"),
     ),
     Fault(
         "torch-stride-taken-for-width",
@@ -295,6 +346,7 @@ CATALOGUE: tuple[Fault, ...] = (
                 "    ]",
             ),
         ),
+        ("row stride",),
     ),
     Fault(
         "torch-pads-the-tail",
@@ -307,6 +359,287 @@ CATALOGUE: tuple[Fault, ...] = (
                 "output = slot_mapping[:num_tokens]\n    slot_mapping.fill_(pad_id)\n",
             ),
         ),
+        ("padding end",),
+    ),
+    Fault(
+        "v2-row-of-the-request",
+        "table",
+        "request r reads row r, whatever idx_mapping says",
+        V2,
+        (("row = tl.load(idx_mapping + request)", "row = request"),),
+        ("idx_mapping", "out of bounds read past"),
+    ),
+    Fault(
+        "v2-replicated-group-sharded",
+        "context parallelism",
+        "context parallelism is applied to groups whose state every rank has (vLLM PR 57260)",
+        V2,
+        (("is_sharded = tl.load(dcp_sharded + group) != 0", "is_sharded = tl.load(dcp_sharded + group) >= 0"),),
+        ("replicated group sharded",),
+    ),
+    Fault(
+        "v2-replicated-group-keeps-the-rank",
+        "context parallelism",
+        "a replicated group has one rank and is still asked for this rank's tokens",
+        V2,
+        (("group_cp_rank = tl.where(is_sharded, cp_rank, 0)", "group_cp_rank = cp_rank"),),
+        ("replicated group sharded",),
+    ),
+    Fault(
+        "v2-disabled-group-gets-slots",
+        "groups",
+        "slot_mapping_enabled is not looked at",
+        V2,
+        (("(tl.load(slot_mapping_enabled + group) != 0)", "(tl.load(slot_mapping_enabled + group) >= 0)"),),
+        ("disabled group", "out of bounds read past"),
+    ),
+    Fault(
+        "v2-kernel-block-for-virtual-block",
+        "context parallelism",
+        "ranks share the kernel block where they share the allocated one (vLLM PR 51031)",
+        V2,
+        (
+            (
+                "position, kv_cache_block_size, group_cp_size, group_cp_rank, CP_INTERLEAVE",
+                "position, block_size, group_cp_size, group_cp_rank, CP_INTERLEAVE",
+            ),
+        ),
+        ("virtual block",),
+    ),
+    Fault(
+        "v2-block-size-of-the-first-group",
+        "groups",
+        "every group is divided into blocks of the first group's size",
+        V2,
+        (("tl.load(kernel_block_sizes + group)", "tl.load(kernel_block_sizes)"),),
+        ("foreign group",),
+    ),
+    Fault(
+        "v2-table-of-the-first-group",
+        "groups",
+        "every group is looked up in the first group's table",
+        V2,
+        (("tl.load(block_table_ptrs + group)", "tl.load(block_table_ptrs)"),),
+        ("foreign group", "out of bounds read past"),
+    ),
+    Fault(
+        "v2-turns-not-counted",
+        "context parallelism",
+        "only the place in the run is left of the place among the rank's own tokens",
+        V2,
+        (
+            (
+                "local_offset = turn * CP_INTERLEAVE + (virtual_offset - run * CP_INTERLEAVE)",
+                "local_offset = virtual_offset - run * CP_INTERLEAVE",
+            ),
+        ),
+        ("local offset",),
+    ),
+    Fault(
+        "v2-padding-to-the-end-of-the-tile",
+        "padding",
+        "the last tile of the padding is stored without a mask",
+        V2,
+        (
+            (
+                "tl.store(slot_mapping_ptr + token, padding, mask=token < max_num_tokens)",
+                "tl.store(slot_mapping_ptr + token, padding)",
+            ),
+        ),
+        ("padding end", "out of bounds write past"),
+    ),
+    Fault(
+        "tiled-request-begins-late",
+        "bounds",
+        "`<` for `<=` in the search: the first token of a request is given to the one before it",
+        TILED,
+        (
+            (
+                "request = tl.where(start <= token, request + half, request)",
+                "request = tl.where(start < token, request + half, request)",
+            ),
+        ),
+        ("foreign request",),
+    ),
+    Fault(
+        "tiled-tail-gets-slots",
+        "padding",
+        "what stands behind the last position is mapped like a token of the first request",
+        TILED,
+        (("is_local = (request < num_reqs) & (loaded >= 0)", "is_local = loaded >= 0"),),
+        ("foreign request",),
+    ),
+    Fault(
+        "tiled-foreign-tokens-looked-up",
+        "table",
+        "the cell of another rank's token is read, in a row that may not have it",
+        TILED,
+        (
+            (
+                "cell = tl.where(found, row.to(tl.int64) * row_stride + block_index, 0)",
+                "cell = row.to(tl.int64) * row_stride + block_index",
+            ),
+            ("tl.load(table_ptr + cell, mask=found, other=0)", "tl.load(table_ptr + cell)"),
+        ),
+        ("out of bounds read past",),
+    ),
+    Fault(
+        "tiled-row-of-the-request",
+        "table",
+        "request r reads row r, whatever idx_mapping says",
+        TILED,
+        (("row = tl.load(idx_mapping + row)", "row = row + 0"),),
+        ("idx_mapping", "out of bounds read past"),
+    ),
+    Fault(
+        "tiled-slot-in-int32",
+        "arithmetic",
+        "slots of an int64 output wrap at 2**31",
+        TILED,
+        (("mask=found, other=0).to(slot_type)", "mask=found, other=0)"),),
+        ("int32 overflow",),
+    ),
+    Fault(
+        "tiled-sharded-flag-inverted",
+        "context parallelism",
+        "groups that ranks share are taken for replicated ones, and the reverse",
+        TILED,
+        (("is_sharded = tl.load(dcp_sharded + group) != 0", "is_sharded = tl.load(dcp_sharded + group) == 0"),),
+        # A group of either kind shows one half of it.
+        ("replicated group sharded", "sharded group replicated", "out of bounds read past"),
+    ),
+    Fault(
+        "fused-ring-as-paged",
+        "table",
+        "a ring is looked up like a growing row (vLLM PR 56469)",
+        FUSED,
+        (("block_index = lap * is_paged", "block_index = lap"),),
+        ("circular",),
+    ),
+    Fault(
+        "fused-block-size-of-the-first-group",
+        "groups",
+        "every group is divided into blocks of the first group's size",
+        FUSED,
+        (("tl.load(block_sizes_ptr + group)", "tl.load(block_sizes_ptr)"),),
+        ("foreign group",),
+    ),
+    Fault(
+        "fused-stride-of-the-first-group",
+        "groups",
+        "the rows of every group are taken to be as far apart as those of the first",
+        FUSED,
+        (("tl.load(block_table_strides_ptr + group)", "tl.load(block_table_strides_ptr)"),),
+        ("foreign group", "out of bounds read past"),
+    ),
+    Fault(
+        "fused-output-of-the-first-group",
+        "groups",
+        "every group is written into the output of the first",
+        FUSED,
+        (("tl.load(slot_mapping_addrs_ptr + tl.program_id(0))", "tl.load(slot_mapping_addrs_ptr)"),),
+        ("foreign group",),
+    ),
+    Fault(
+        "fused-programs-begin-alike",
+        "bounds",
+        "all programs of a request begin with its first tile, and then skip those of the others",
+        FUSED,
+        (("range(start + tl.program_id(2) * TILE, end,", "range(start, end,"),),
+        ("tile",),
+    ),
+    Fault(
+        "fused-negative-position-as-zero",
+        "negative positions",
+        "a negative position gets the slot of position 0 (vllm-ascend PR 17529)",
+        FUSED,
+        (("offset, loaded >= 0, block_size", "offset, in_request, block_size"),),
+        ("sign",),
+    ),
+    Fault(
+        "fused-later-requests-written",
+        "bounds",
+        "each request also handles the tokens of all later ones",
+        FUSED,
+        (
+            (
+                "end = tl.load(query_start_loc_ptr + request + 1)",
+                "end = tl.load(query_start_loc_ptr + tl.num_programs(1) - 1)",
+            ),
+        ),
+        ("foreign request",),
+    ),
+    Fault(
+        "adaptive-long-request-cut",
+        "bounds",
+        "a request longer than the small tile gets one large tile",
+        FUSED,
+        (
+            (
+                "    else:\n        _map_tiles(\n            start,\n            end,\n",
+                "    else:\n        end = tl.minimum(end, start + TILE_BLOCK_SIZE)\n"
+                "        _map_tiles(\n            start,\n            end,\n",
+            ),
+        ),
+        ("tile",),
+        entry="adaptive",
+    ),
+    Fault(
+        "fused-host-without-the-last-program",
+        "bounds",
+        "the grid has one program less: the last request's only pads",
+        FUSED,
+        (("(group_count, num_reqs + 1, _programs", "(group_count, max(num_reqs, 1), _programs"),),
+        ("stale element",),
+        entry="fused",
+    ),
+    Fault(
+        "replay-window-one-too-long",
+        "replay",
+        "`<=` for `<`: the token behind the window loses its slot",
+        REPLAY,
+        (("(position - replay_start < window)", "(position - replay_start <= window)"),),
+        ("replay window",),
+    ),
+    Fault(
+        "replay-first-token-kept",
+        "replay",
+        "`>` for `>=`: the first replayed token keeps its slot",
+        REPLAY,
+        (("is_replayed = (position >= replay_start)", "is_replayed = (position > replay_start)"),),
+        ("replay window",),
+    ),
+    Fault(
+        "replay-start-of-zero",
+        "replay",
+        "a start of 0, which means that nothing is replayed, is taken for a position",
+        REPLAY,
+        (("if replay_start > 0:", "if replay_start >= 0:"),),
+        ("replay window",),
+    ),
+    Fault(
+        "replay-of-the-first-groups",
+        "replay",
+        "cacheable groups are counted, not named",
+        REPLAY,
+        (("group = tl.load(cacheable_groups_ptr + tl.program_id(0))", "group = tl.program_id(0)"),),
+        ("foreign group",),
+    ),
+    Fault(
+        "replay-by-the-first-start",
+        "replay",
+        "every request is replayed from where the first is",
+        REPLAY,
+        (("tl.load(replay_start_ptr + request)", "tl.load(replay_start_ptr)"),),
+        ("foreign request",),
+    ),
+    Fault(
+        "replay-pads-the-request",
+        "replay",
+        "a tile with a replayed token loses all of its slots",
+        REPLAY,
+        (("tl.where(is_replayed, PAD_ID, slot)", "tl.where(in_request, PAD_ID, slot)"),),
+        ("replay window",),
     ),
 )
 

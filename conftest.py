@@ -1,1 +1,1 @@
-pytest_plugins = ["conformance.plugin", "conformance.gate"]
+pytest_plugins = ["conformance.plugin", "conformance.gate", "conformance.outputs"]

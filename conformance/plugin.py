@@ -25,7 +25,7 @@ from conformance.subjects import binding
 from conformance.subjects.binding import BindingError
 from conformance.subjects.entry import TESTABLE, EntryPoint
 from conformance.under_test import StillFails, UnderTest
-from conformance.verdicts import ConformanceFailure, failures_in
+from conformance.verdicts import ConformanceFailure
 from reference.case import CaseError
 from reference.fields import printable
 
@@ -201,19 +201,6 @@ def _progress(config: pytest.Config, what: str) -> Any:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    report = yield
-    if call.excinfo is not None and ENGINE in item.config.stash:
-        failures = list(failures_in(call.excinfo.value))
-        if failures:
-            engine, recorder = item.config.stash[ENGINE], item.config.stash[RECORDER]
-            report.longrepr = "\n\n".join(recorder.record(engine, item.nodeid, failure) for failure in failures)
-    return report
-
-
-@pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """A drawing test goes on as long as it finds something new. One whose cases could not be run, or that ran one saved
     case and met what is known, did not pass.
@@ -240,9 +227,3 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     """Whose code is tested, where it stands, and why some of it is not. This project's own needs no introduction."""
     entries = config.stash[ENGINE].entries() if ENGINE in config.stash else []
     return [entry.describe() for entry in entries if entry.subject != "kernels" or entry.status != TESTABLE]
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if ENGINE in config.stash and not config.option.collectonly:
-        for line in config.stash[RECORDER].finish(config.stash[ENGINE]):
-            terminalreporter.write_line(line)

@@ -20,49 +20,86 @@ from reports.diagnosis import UNKNOWN
 from reports.environment import environment
 from reports.files import ReportError
 
+_LONGEST = 400  # characters of what the code under test says
+
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A report and the JSON file that it is in, or would be if the folder could be written."""
+    """A report and the JSON file that it is in. ``problem`` says why it could not be written, if it could not.
+
+    The code under test may have put anything into its message: what is shown is one line each, without control
+    characters.
+    """
 
     report: failure.FailureReport
     file: Path
+    problem: str = ""
+
+    @property
+    def page(self) -> Path:
+        return self.file.with_suffix(".md")
+
+    @property
+    def entry_point(self) -> str:
+        return f"{self.report.subject}.{self.report.entry_point}"
+
+    @property
+    def message(self) -> str:
+        """What is wrong, in a sentence: the diagnosis where there is one, else the verdict."""
+        diagnosis = self.report.diagnosis
+        if diagnosis.cause == UNKNOWN:
+            return self.verdict
+        return printable(f"{self.entry_point}: {diagnosis.cause}: {diagnosis.summary}")[:_LONGEST]
+
+    @property
+    def verdict(self) -> str:
+        return printable(f"{self.entry_point}: {self.report.verdict.summary()}")[:_LONGEST]
+
+    def lines(self) -> list[str]:
+        """What a terminal shows of it: at most five lines, or all of the page where it could not be written."""
+        call = self.report.call
+        where = printable(f"{call.file}:{call.line} {call.function}")[:_LONGEST] if call else ""
+        head = [line for line in dict.fromkeys((self.verdict, self.message, where)) if line]
+        if self.problem:
+            return [*head, self.problem, *self.report.to_markdown(self.file.name).splitlines()]
+        return [*head, f"report: {printable(self.page)}", f"replay: {self.report.replay_command(self.file)}"]
 
 
 class Recorder:
-    """Writes a JSON file, a Markdown file and a script a failure into ``folder``, and ``summary.json`` at the end."""
+    """Writes a JSON file, a Markdown file and a script a failure into ``folder``, and ``summary.json`` at the end.
+
+    ``recorded`` are the failures of the run that differ from one another.
+    """
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder, self.seed = folder, seed
-        self.reports: list[str] = []
-        self.recorded: list[Recorded] = []
+        self.recorded: dict[Path, Recorded] = {}
+        self.result: summary.Summary | None = None
         self._failures: Counter[str] = Counter()
         self._environment = environment()
         self._started = time.monotonic()
 
-    def record(self, engine: Engine, nodeid: str, failed: ConformanceFailure) -> str:
-        """Write the report of ``failed``; returns what the terminal shows of it."""
-        finding = failed.finding
-        entry = finding.entry
+    def record(self, engine: Engine, nodeid: str, failed: ConformanceFailure) -> Recorded:
+        """Write the report of ``failed``; returns what there is to say of it."""
         report = self._report(engine, nodeid, failed)
-        self._failures[entry.id] += 1
-        # The code under test may have put anything into its message: no escape sequence reaches the terminal.
-        head = [printable(f"{entry.id}: {finding.verdict.summary()}")[:400]]
-        if report.diagnosis.cause != UNKNOWN:
-            head.append(printable(f"{report.diagnosis.cause}: {report.diagnosis.summary}")[:400])
-        head.append(printable(f"{entry.file}:{entry.line} {entry.function}"))
-        saved = self.folder / f"{report.name}.json"
-        if str(saved) not in self.reports:
-            self.recorded.append(Recorded(report, saved))
+        self._failures[failed.finding.entry.id] += 1
+        file = self.folder / f"{report.name}.json"
+        done = Recorded(report, file)
         # A replay knows less than the report that it replays.
-        if failed.examples is not None or not saved.exists():
+        if failed.examples is not None or not file.exists():
             try:
                 failure.write(report, self.folder)
             except ReportError as error:  # the finding itself must not be lost
-                return "\n".join([*head, str(error), report.to_markdown(saved.name)])
-        if str(saved) not in self.reports:
-            self.reports.append(str(saved))
-        return "\n".join([*head, f"report: {saved.with_suffix('.md')}", f"replay: {report.replay_command(saved)}"])
+                done = Recorded(report, file, problem=str(error))
+        return self.recorded.setdefault(file, done)
+
+    def groups(self) -> list[list[Recorded]]:
+        """The failures by what is wrong, in the order in which they were met; one of an unknown cause is alone."""
+        found: dict[object, list[Recorded]] = {}
+        for each in self.recorded.values():
+            key = each.report.diagnosis.key
+            found.setdefault((each.entry_point, key) if key is not None else each.file, []).append(each)
+        return list(found.values())
 
     def _report(self, engine: Engine, nodeid: str, failed: ConformanceFailure) -> failure.FailureReport:
         finding = failed.finding
@@ -80,7 +117,7 @@ class Recorder:
             source=engine.options.sources.get(entry.subject, ""),
             seed=self.seed,
             examples=failed.examples,
-            environment=self._environment,
+            environment={**self._environment, **engine.session(entry.subject).hardware},
             diagnosis=finding.diagnosis,
             commit=commit_of(entry.file),
             settings=asdict(settings),
@@ -95,12 +132,12 @@ class Recorder:
             name: summary.Tally(tally.cases, len(tally.specializations), self._failures[name])
             for name, tally in engine.tallies.items()
         }
-        result = summary.Summary(
+        result = self.result = summary.Summary(
             subjects=engine.options.subjects,
             lane=engine.lane.name,
             seconds=time.monotonic() - self._started,
             entry_points=tallies,
-            reports=tuple(self.reports),
+            reports=tuple(str(file) for file, each in self.recorded.items() if not each.problem),
             seed=self.seed,
             environment=self._environment,
         )

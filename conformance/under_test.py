@@ -41,6 +41,8 @@ class UnderTest:
         self.excused: list[KnownFailure] = []  # those that explained a case of this test
         self.explained: set[str] = set()  # signatures of failures that this test has already reported
         self.unsupported: str | None = None  # why a case could not be run, if one could not
+        # The last failure of each kind and search: what there is to report of a test that is interrupted.
+        self.met: dict[tuple[int, str], ConformanceFailure] = {}
         self._search = Search()
         self._evidence = Evidence()
         self._drawing = lru_cache(maxsize=None)(self._cases_of_kind)
@@ -154,7 +156,9 @@ class UnderTest:
             return  # not a pass: the test ends as a skip, unless something else fails
         if not verdict.passed:
             examples = self._search.until_first_failure(finding.case)
-            raise failure_of(finding, examples, self._search)
+            failure = failure_of(finding, examples, self._search)
+            self.met[id(self._search), verdict.kind] = failure
+            raise failure
 
     def _explains(self, finding: Finding) -> bool:
         known = self.accepted.meets(finding)

@@ -1,0 +1,199 @@
+"""What a run leaves behind and says at its end: reports, JUnit XML, GitHub's annotations and summary, the last lines.
+
+However many failures there are, the terminal shows them by their causes and in few lines; everything is in the files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Mapping
+from pathlib import Path
+
+import pytest
+from _pytest._code.code import ReprFileLocation, TerminalRepr
+from _pytest._io import TerminalWriter
+
+from conformance.recording import Recorded, Recorder
+from conformance.stash import ENGINE, RECORDER, target_of
+from conformance.verdicts import failures_in
+from reference.fields import printable
+from reports import github
+from reports.markdown import code, prose, table
+
+MOST_LINES = 25
+MOST_GROUPS = 4
+"""Causes of which the terminal shows a failure, in five lines each."""
+MOST_ROWS = 100
+"""Causes that GitHub's summary lists."""
+
+_LAST_LINES = pytest.StashKey[list[str]]()
+
+
+class Shown(TerminalRepr):
+    """The failures of one test, as pytest and its XML see them: the diagnoses are the message."""
+
+    def __init__(self, recorded: list[Recorded]) -> None:
+        self.recorded = recorded
+        call = recorded[0].report.call
+        message = "; ".join(dict.fromkeys(each.message for each in recorded))
+        self.reprcrash = ReprFileLocation(call.file if call else "", call.line if call else 1, message)
+
+    @property
+    def is_written(self) -> bool:
+        """Whether all of it is in files, so that nothing is lost if the terminal does not show it."""
+        return not any(each.problem for each in self.recorded)
+
+    def toterminal(self, tw: TerminalWriter) -> None:
+        for number, each in enumerate(self.recorded):
+            if number:
+                tw.line()
+            for line in each.lines():
+                tw.line(_line(line))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if call.excinfo is not None and ENGINE in item.config.stash:
+        engine, recorder = item.config.stash[ENGINE], item.config.stash[RECORDER]
+        recorded = [recorder.record(engine, item.nodeid, each) for each in failures_in(call.excinfo.value)]
+        if recorded:
+            report.longrepr = Shown(recorded)
+            # pytest's XML takes them from the report of the teardown, which takes them from here.
+            item.user_properties += [pair for each in recorded for pair in _properties(each).items()]
+    return report
+
+
+def _properties(recorded: Recorded) -> Mapping[str, object]:
+    return {
+        "report": printable(recorded.page),
+        "cause": printable(recorded.report.diagnosis.cause),
+        "replay": printable(recorded.report.replay_command(recorded.file)),
+    }
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """A test that is interrupted has perhaps found something already: it is reported as far as it has been shrunk."""
+    try:
+        return (yield)
+    except KeyboardInterrupt:
+        target = target_of(item)
+        if target is not None and ENGINE in item.config.stash:
+            for failure in target.met.values():
+                item.config.stash[RECORDER].record(item.config.stash[ENGINE], item.nodeid, failure)
+        raise
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write what is written at the end, however the run ended, and before pytest says anything about it."""
+    config = session.config
+    if ENGINE not in config.stash or config.option.collectonly:
+        return
+    recorder = config.stash[RECORDER]
+    lines = recorder.finish(config.stash[ENGINE])
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if _on_github() and summary:
+        try:
+            with open(summary, "a", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(_step_summary(recorder))
+        except OSError as error:
+            lines.append(f"cannot write GitHub's summary {printable(summary)}: {error.strerror or error}")
+    config.stash[_LAST_LINES] = lines
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> Generator[None, None, None]:
+    """pytest shows the tests that failed otherwise; what the suite found is shown by its causes."""
+    if _LAST_LINES not in config.stash:
+        return (yield)
+    failed = terminalreporter.stats.get("failed", [])
+    terminalreporter.stats["failed"] = [each for each in failed if not _is_in_a_file(each)]
+    try:
+        yield
+    finally:
+        if failed:
+            terminalreporter.stats["failed"] = failed
+        else:
+            del terminalreporter.stats["failed"]
+    recorder = config.stash[RECORDER]
+    groups = recorder.groups()
+    if groups:
+        terminalreporter.write_sep("=", "conformance", red=True, bold=True)
+    for line in _summary(groups, config.stash[_LAST_LINES])[: MOST_LINES - 1]:
+        terminalreporter.write_line(_line(line))
+    if _on_github():
+        for group in groups[: github.MOST_ANNOTATIONS]:
+            terminalreporter.write_line(_annotation(group))
+    return None
+
+
+def _is_in_a_file(report: object) -> bool:
+    shown = getattr(report, "longrepr", None)
+    return isinstance(shown, Shown) and shown.is_written
+
+
+def _summary(groups: list[list[Recorded]], last: list[str]) -> list[str]:
+    """One failure of each of the first causes, the smallest one, how many there are, and the run in figures."""
+    lines = []
+    if groups:
+        lines.append(_counted(groups))
+    for group in groups[:MOST_GROUPS]:
+        smallest = min(group, key=lambda each: each.report.case.num_tokens)
+        head, *rest = smallest.lines()[:5]
+        lines += [f"{head} ({len(group) - 1} more of this cause)" if len(group) > 1 else head, *rest]
+    left = groups[MOST_GROUPS:]
+    if left:
+        lines.append(f"... and {_counted(left)}: see {printable(left[0][0].file.parent)}")
+    return [*lines, *last]
+
+
+def _counted(groups: list[list[Recorded]]) -> str:
+    failures = sum(map(len, groups))
+    return f"{failures:,} failure{'s'[: failures != 1]}, {len(groups):,} cause{'s'[: len(groups) != 1]}"
+
+
+def _annotation(group: list[Recorded]) -> str:
+    """An error at the function that is wrong, in the words of the first failure."""
+    first = group[0]
+    call = first.report.call
+    file, line = (call.file, call.line) if call else ("", 1)
+    workspace = os.environ.get("GITHUB_WORKSPACE")
+    if workspace and Path(file).is_relative_to(workspace):
+        file = str(Path(file).relative_to(workspace))
+    message = "\n".join([first.message, first.verdict, f"report: {first.page}"])
+    return github.annotation(file, line, f"slot mapping: {first.entry_point}", message)
+
+
+def _step_summary(recorder: Recorder) -> str:
+    """GitHub's summary of the job: the run in figures, and a row a cause."""
+    line = recorder.result.line() if recorder.result is not None else ""
+    groups = recorder.groups()
+    parts = ["## Slot-mapping conformance", prose(line)]
+    if groups:
+        rows = [
+            (
+                code(group[0].entry_point),
+                code(group[0].report.diagnosis.cause),
+                str(len(group)),
+                prose(group[0].report.diagnosis.summary or group[0].verdict),
+                code(str(group[0].page)),
+            )
+            for group in groups[:MOST_ROWS]
+        ]
+        parts.append(table(("entry point", "cause", "failures", "what is wrong", "report"), rows))
+    if len(groups) > MOST_ROWS:
+        parts.append(f"... and {_counted(groups[MOST_ROWS:])}.")
+    return "\n\n".join(parts) + "\n\n"
+
+
+def _on_github() -> bool:
+    return os.environ.get("GITHUB_ACTIONS") == "true"
+
+
+def _line(text: str) -> str:
+    return github.harmless(text) if _on_github() else text

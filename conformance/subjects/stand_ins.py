@@ -23,8 +23,10 @@ def _prefill_group() -> SimpleNamespace:
     return SimpleNamespace(world_size=1, rank_in_group=0)
 
 
-class HostBuffer:
-    """CpuGpuBuffer on a machine with one memory: ``cpu``, ``gpu`` and ``np`` are the same elements."""
+class HostAndDevice:
+    """CpuGpuBuffer around one tensor: ``cpu``, ``gpu`` and ``np`` are the same elements where the tensor is a host's,
+    else ``cpu`` and ``np`` are a copy of it.
+    """
 
     def __init__(self, *size: int, dtype: torch.dtype, **_: object) -> None:
         import torch
@@ -33,12 +35,15 @@ class HostBuffer:
 
     def hold(self, tensor: torch.Tensor) -> None:
         """Use this memory from now on."""
-        self.cpu = self.gpu = tensor
-        self.np = tensor.numpy()
+        self.gpu = tensor
+        self.cpu = tensor.cpu()
+        self.np = self.cpu.numpy()
 
     def copy_to_gpu(self, count: int | None = None) -> torch.Tensor:
-        """One memory: it is there already."""
-        return self.gpu if count is None else self.gpu[:count]
+        """Where it is one memory, it is there already."""
+        if self.cpu is not self.gpu:
+            self.gpu[:count].copy_(self.cpu[:count])
+        return self.gpu[:count]
 
 
 def known() -> dict[str, object]:
@@ -54,7 +59,7 @@ def known() -> dict[str, object]:
         "vllm.utils.math_utils.cdiv": lambda a, b: -(-a // b),
         "vllm.utils.cdiv": lambda a, b: -(-a // b),
         "vllm.v1.attention.backends.utils.PAD_SLOT_ID": -1,
-        "vllm.v1.utils.CpuGpuBuffer": HostBuffer,
+        "vllm.v1.utils.CpuGpuBuffer": HostAndDevice,
         "*._load_ptr": load_pointer,
         "vllm.triton_utils.triton": triton,
         "vllm.triton_utils.tl": tl,

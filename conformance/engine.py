@@ -26,7 +26,7 @@ AXES: dict[str, Axes] = {
     "tiled": TILED_AXES,
     # Without context parallelism an allocated block plays no part.
     "fused": replace(FUSED_AXES, blocks_per_kv_block=(1,), block_sizes=(1, 3, 16, 128)),
-    "parallel": replace(V2_AXES, world_sizes=(1,), blocks_per_kv_block=(1,)),
+    "parallel": replace(V2_AXES, world_sizes=(1,), blocks_per_kv_block=(1,), rings=True),
 }
 
 

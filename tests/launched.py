@@ -27,7 +27,7 @@ def words(entry_point: str, case: Case) -> Iterator[str]:
         yield "dcp"
     if case.cp.size > 1:
         yield "cp"
-    yield from {group.kind for group in case.groups}
+    yield "circular" if any(group.kind == "circular" for group in case.groups) else "without a ring"
 
 
 @pytest.hookimpl(wrapper=True)

@@ -14,7 +14,7 @@ from tests.commands import Done, in_few_processes, pytest_
 from tests.launched import FILE
 
 # What a test must have launched for the word to find it, and what it must not have launched.
-WORDS = {"cp": ("cp", None), "circular": ("circular", "paged"), "dcp": ("dcp", None)}
+WORDS = {"cp": ("cp", None), "circular": ("circular", "without a ring"), "dcp": ("dcp", None)}
 # In a name, the two letters may only be the field's abbreviations: cp, dcp, pcp, with or without a number of ranks.
 MEANT = re.compile(r"(?<![a-z])(d|p)?cp\d*(?![a-z])", re.IGNORECASE)
 

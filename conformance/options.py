@@ -53,7 +53,7 @@ def add(parser: pytest.Parser) -> None:
     group.addoption("--lane", default="auto", metavar="NAME", help=f"auto (default), {', '.join(lanes.names())}")
     group.addoption("--max-examples", type=int, metavar="N", help="examples a test, instead of the profile's")
     group.addoption(
-        "--compile-budget", type=int, default=64, metavar="N", help="specializations a kernel and run (default 64)"
+        "--compile-budget", type=int, metavar="N", help="specializations a kernel and run (default 64; npu: 48)"
     )
     group.addoption(
         "--case-timeout",
@@ -162,13 +162,13 @@ def lane(config: pytest.Config) -> lanes.Lane:
     return chosen
 
 
-def of_run(config: pytest.Config) -> Options:
-    """What the engine has to know of the command line."""
+def of_run(config: pytest.Config, lane: lanes.Lane) -> Options:
+    """What the engine has to know of the command line; what it leaves open is the lane's."""
     option = config.option
     return Options(
         subjects=tuple(dict.fromkeys(option.subject or ["kernels"])),
         sources=sources(config),
-        compile_budget=option.compile_budget,
+        compile_budget=option.compile_budget or lane.compile_budget,
         case_timeout=option.case_timeout,
         cache=_ROOT / ".cache",
         compile_workers=len(os.sched_getaffinity(0)),

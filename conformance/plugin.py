@@ -58,7 +58,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _start(config: pytest.Config) -> Engine:
     """The run's engine, its subjects loaded. Raises UsageError, one line, when that cannot be."""
-    engine = Engine(options.lane(config), options.of_run(config))
+    lane = options.lane(config)
+    engine = Engine(lane, options.of_run(config, lane))
     config.add_cleanup(engine.close)
     try:
         for entry in engine.entries():

@@ -15,17 +15,19 @@ if TYPE_CHECKING:
 
 
 class Lane(ABC):
-    """One way to run kernels. The suite asks the first three; the rest is called in the process that holds the
-    subject.
+    """One way to run kernels. The suite asks what is set on the class, ``unavailable`` and ``environment``; the rest is
+    called in the processes that hold the subject.
     """
 
     name: ClassVar[str]
-    on_device: ClassVar[bool] = False  # a device has its own memory, which no page guards
-    clauses: ClassVar[frozenset[str]] = (
-        frozenset()
-    )  # what the lane itself needs of a case, whatever the kernel promises
-
-    compile_seconds: ClassVar[float] = 0.5  # about, for one kernel: what decides how many a smaller example is worth
+    on_device: ClassVar[bool] = False
+    """A device has memory of its own, which no page guards."""
+    clauses: ClassVar[frozenset[str]] = frozenset()
+    """What the lane itself needs of a case, whatever the kernel promises."""
+    compile_budget: ClassVar[int] = 64
+    """Specializations of a kernel that a run compiles, unless it is told otherwise."""
+    compile_seconds: ClassVar[float] = 0.5
+    """What one costs, about: it decides how many a smaller example is worth."""
 
     def unavailable(self) -> str | None:
         """Why the lane cannot run in this environment, or None."""

@@ -171,6 +171,7 @@ class NpuLane(DeviceLane):
     """
 
     name = "npu"
+    compile_budget = 48
     compile_seconds = 5.0
     clauses = frozenset({"pos-f32"})
     device = NPU

@@ -58,6 +58,8 @@ def page(
             summary=summary,
             groups=groups[:MOST_GROUPS],
             groups_left_out=groups[MOST_GROUPS:],
+            known=sum(group.cause is not None for group in groups),
+            unexplained=sum(len(group.failures) for group in groups if group.cause is None),
             in_full=in_full,
             rows_left=_rows(groups[:MOST_GROUPS], in_full),
             failures=shown,

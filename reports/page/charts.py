@@ -141,10 +141,14 @@ def power_label(power: int) -> str:
     """The numbers that ``reports.coverage.power`` counts together."""
     if power < 2:
         return {-1: "< 0", 0: "0", 1: "1"}.get(power, "?")
-    low, high = 1 << (power - 1), (1 << power) - 1
     if power < 10:
-        return f"{low}\N{EN DASH}{high}"
-    return f"2{_superscript(power - 1)}\N{EN DASH}"
+        return f"{1 << (power - 1)}\N{EN DASH}{(1 << power) - 1}"
+    return f"{_binary(power - 1)}\N{EN DASH}{_binary(power)}"
+
+
+def _binary(exponent: int) -> str:
+    """2^exponent in few characters."""
+    return f"{1 << exponent % 10}{' kMGT'[exponent // 10].strip()}"
 
 
 def short(number: int) -> str:
@@ -214,7 +218,7 @@ def _heat_map(
     column_order: Sequence[str],
 ) -> HeatMap:
     left = 7.0 * max(map(len, row_order)) + 14
-    wide = max(34.0, 6.6 * max(map(len, column_order)) + 8) if len(column_order) <= 6 else 34.0
+    wide = max(34.0, 6.6 * max(map(len, column_order)) + 8) if len(column_order) <= 10 else 26.0
     most = max(counts.values())
     cells = []
     for (row, column), number in sorted(counts.items()):
@@ -255,7 +259,7 @@ def _bars(title: str, unit: str, counts: Mapping[int, int]) -> Bars:
     bars = []
     for place, power in enumerate(places):
         number = counts.get(power, 0)
-        label = power_label(power) if place % every == 0 else ""
+        label = power_label(power).partition("\N{EN DASH}")[0] if place % every == 0 else ""
         bars.append((place * step, tall * number / most, label, f"{power_label(power)}: {number:,} {unit}"))
     return Bars(
         title=title,

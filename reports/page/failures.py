@@ -90,7 +90,17 @@ class Failure:
 
     @property
     def launch(self) -> str:
-        return json.dumps(self.report.get("launch", {}))
+        """What is not part of the case, and the call as it was bound."""
+        return json.dumps({name: self.report[name] for name in ("launch", "call") if name in self.report}, indent=1)
+
+    @property
+    def shrunk(self) -> str:
+        """How far the case was shrunk, or nothing."""
+        told = self.report.get("shrinking")
+        if not isinstance(told, Mapping):
+            return ""
+        before, after = told["before"]["tokens"], told["after"]["tokens"]
+        return f"shrunk from {before} to {after} tokens in {told['launches']} launches"
 
     def pictures(self) -> tuple[list[Picture], str]:
         """The pictures of the failure, or why there are none."""
@@ -145,7 +155,7 @@ def _read(file: str, report: Mapping[str, Any]) -> Failure:
     for item in verdict["differences"]:
         each = _difference(item)
         found = traces.get((each.group, each.index), {})
-        reason = "not to be written" if each.expected == UNWRITTEN else str(found.get("reason", ""))
+        reason = "not to be written" if each.expected == UNWRITTEN else _reason(found)
         values = shown_element(each.expected), shown_element(each.actual)
         rows.append(Row(each.group, each.index, found.get("request"), found.get("position"), *values, reason))
     told = report.get("diagnosis") or {}
@@ -170,6 +180,13 @@ def _read(file: str, report: Mapping[str, Any]) -> Failure:
         settings=tuple(_settings(case)),
         report=report,
     )
+
+
+def _reason(found: Mapping[str, Any]) -> str:
+    """Why the element should hold what it should, from its trace."""
+    if found.get("block_number") is None:
+        return str(found.get("reason", ""))
+    return f"block {found['block_number']}, offset {found['offset']}"
 
 
 def _difference(item: Mapping[str, Any]) -> Difference:

@@ -1,8 +1,8 @@
 """The picture of a failure: tokens -> ranks -> block table -> slots, laid out; ``picture.svg`` draws what is said here.
 
 Four bands under one another, so that it fits the width of a phone. A token that is right has one path through them. A
-wrong one has two: how it should have gone, through every band, and where it went. Only the two ends of that one are
-known, so it goes straight.
+wrong one has two: how it should have gone, through every band, and where it went. Only the ends of that one are known,
+and the cell of the block table that its slot belongs to, so it goes through that cell where there is one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from reference.case import Case
 from reference.oracle import PADDING, Trace, trace
-from reference.steps import CIRCULAR, SHARDED
 from reference.verdict import UNWRITTEN, Difference, shown_element
 
 MOST_TOKENS = 8
@@ -342,12 +341,14 @@ class _Layout:
         if end is not None:
             mark = self._mark(element.expected, end, kind)
             stations = self._stations(element.found, ranks, cells)
-            curves.append(Curve(_through(chip, stations, mark), kind))
+            curves.append(Curve(_through(chip, stations, mark, -6 if element.wrong else 0), kind))
             marks.append(mark)
         landed = None if element.actual is None else places.get(self._place(element.actual))
         if element.actual is not None and landed is not None:
             mark = self._mark(element.actual, landed, "went")
-            curves.append(Curve(_through(chip, [], mark), "went"))
+            taken = self._taken(element)
+            through = [cells[taken]] if taken is not None and taken in cells else []
+            curves.append(Curve(_through(chip, through, mark, 6), "went"))
             marks.append(mark)
         found = element.found
         return Token(
@@ -386,18 +387,17 @@ def _reason(element: _Element) -> str:
     found = element.found
     if found is None:
         return ""
-    ways = {CIRCULAR: "a slot of the ring", SHARDED: "a slot of this rank"}
-    return ways.get(found.rule, found.reason) if found.reason == "a slot" else found.reason
+    return found.reason if found.block_number is None else f"block {found.block_number}, offset {found.offset}"
 
 
-def _through(chip: Box, stations: Iterable[Box], mark: Mark) -> str:
-    """A smooth path from the bottom of ``chip`` through boxes, top to bottom, to ``mark``."""
-    x, y = chip.middle, chip.bottom
+def _through(chip: Box, stations: Iterable[Box], mark: Mark, aside: float) -> str:
+    """A smooth path from the bottom of ``chip`` through boxes, top to bottom, to ``mark``; ``aside`` of the middle."""
+    x, y = chip.middle + aside, chip.bottom
     path = [f"M{x:.1f} {y:.1f}"]
     for box in stations:
-        path.append(_bend(x, y, box.middle, box.y))
-        path.append(f"M{box.middle:.1f} {box.bottom:.1f}")
-        x, y = box.middle, box.bottom
+        path.append(_bend(x, y, box.middle + aside, box.y))
+        x, y = box.middle + aside, box.bottom
+        path.append(f"M{x:.1f} {y:.1f}")
     return "".join([*path, _bend(x, y, mark.x, mark.y - 5)])
 
 

@@ -34,8 +34,9 @@
   // A token that is pointed at or has the focus shows its path alone, and its steps.
   function show(token) {
     const picture = token.closest("[data-picture]");
-    for (const other of picture.querySelectorAll(".token.on")) other.classList.remove("on");
-    token.classList.add("on");
+    for (const part of picture.querySelectorAll(".token, .way")) {
+      part.classList.toggle("on", (part.dataset.steps ?? part.dataset.way) === token.dataset.steps);
+    }
     picture.classList.add("one");
     for (const steps of picture.querySelectorAll(".steps")) {
       steps.classList.toggle("current", steps.id === token.dataset.steps);
@@ -45,7 +46,7 @@
     const focused = picture.querySelector(".token:focus");
     if (focused) return show(focused);
     picture.classList.remove("one");
-    for (const token of picture.querySelectorAll(".token.on")) token.classList.remove("on");
+    for (const part of picture.querySelectorAll(".on")) part.classList.remove("on");
   }
   for (const name of ["focusin", "pointerover", "click"]) {
     document.addEventListener(name, (event) => {

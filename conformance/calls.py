@@ -7,13 +7,16 @@ from pathlib import Path
 from conformance.execution.array import Array
 from conformance.execution.session import Invocation
 from conformance.subjects.entry import EntryPoint
-from reports.call import FUNCTION, KERNEL, METHOD, Buffer, Call
+from reports.call import FUNCTION, KERNEL, METHOD, OBJECTS, Buffer, Call
+
+_OF_OBJECTS = ("v2-host", "tiled-host", "allocating", "allocating-draft")
+_WITHOUT_KERNEL = ("dcp", "block-table", "draft", "allocating-draft")
 
 
 def call_of(entry: EntryPoint, invocation: Invocation) -> Call:
     """``invocation`` of ``entry`` as data, the contents of its buffers included."""
     return Call(
-        kind=KERNEL if invocation.grid else METHOD if "." in entry.function else FUNCTION,
+        kind=_kind(entry, invocation),
         module=_module(entry),
         function=entry.function,
         file=entry.file,
@@ -23,7 +26,14 @@ def call_of(entry: EntryPoint, invocation: Invocation) -> Call:
             name: _buffer(value) if isinstance(value, Array) else value for name, value in invocation.arguments.items()
         },
         constants=entry.constants,
+        launches=entry.family not in _WITHOUT_KERNEL,
     )
+
+
+def _kind(entry: EntryPoint, invocation: Invocation) -> str:
+    if entry.family in _OF_OBJECTS:
+        return OBJECTS
+    return KERNEL if invocation.grid else METHOD if "." in entry.function else FUNCTION
 
 
 def _module(entry: EntryPoint) -> str:

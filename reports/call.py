@@ -8,6 +8,7 @@ from dataclasses import dataclass
 KERNEL = "kernel"
 FUNCTION = "function"
 METHOD = "method"
+OBJECTS = "function of objects"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,8 @@ Argument = Buffer | int | bool | str | None
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call. ``kind``: a ``@triton.jit`` ``kernel`` with its ``grid``, a ``function`` or a ``method`` of a class.
+    """One call. ``kind``: a ``@triton.jit`` ``kernel`` with its ``grid``, a ``function``, a ``method`` of a published
+    class, or a "function of objects" that the suite makes of ``arguments``. ``launches``: whether kernels are launched.
 
     ``module`` is the dotted name under which ``file`` is imported; ``constants`` are the names of the compile-time ones
     among ``arguments``.
@@ -66,6 +68,7 @@ class Call:
     grid: tuple[int, ...]
     arguments: Mapping[str, Argument]
     constants: tuple[str, ...] = ()
+    launches: bool = True
 
     def buffers(self) -> list[Buffer]:
         """Every buffer once, those behind an address before the one that holds it."""
@@ -89,6 +92,7 @@ class Call:
             "function": self.function,
             "file": self.file,
             "line": self.line,
+            "launches": self.launches,
             "grid": list(self.grid),
             "compile_time": {name: value for name, value in scalars.items() if name in self.constants},
             "run_time": {

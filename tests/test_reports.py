@@ -173,6 +173,7 @@ def test_json_has_the_launch_as_it_was_bound(tmp_path):
         "function": "_kernel",
         "file": "/kernels/some.py",
         "line": 7,
+        "launches": True,
         "grid": [3, 1],
         "compile_time": {"TILE_BLOCK_SIZE": 16},
         "run_time": {

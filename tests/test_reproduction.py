@@ -105,11 +105,12 @@ EXAMPLES = {
     "fused": Example("fused", PLAIN, OFF_BY_ONE),
     "dcp": Example("dcp", SHARDED, ("torch_dcp.py", "owner == geometry.cp_rank", "owner != geometry.cp_rank")),
     "replay": Example("replay", REPLAYED, ("replay.py", "- replay_start < window", "- replay_start <= window")),
+    "v1_host": Example("v1_host", SHARDED, OFF_BY_ONE),
     "load": Example("v1", SHARDED, PAST_THE_ROW, verdict=v.GUARD, shows="the launch died of SIGSEGV"),
 }
 
 
-CONSTRUCTOR = ("block_size", "max_num_reqs", "max_num_blocks_per_req", "max_num_batched_tokens", "pin_memory", "device")
+CONSTRUCTOR = ("block_size", "max_num_reqs", "max_num_blocks_per_req", "max_num_batched_tokens", "pin_memory")
 OF_THE_CLASS = (*CONSTRUCTOR, "cp_kv_cache_interleave_size", "num_speculative_tokens", "kv_cache_group", *GIVEN)
 CONSTANTS = ("CP_SIZE", "CP_INTERLEAVE", "PAD_ID", "TRITON_BLOCK_SIZE", "TOTAL_BLOCK_SIZE")
 OF_V2 = (
@@ -278,6 +279,13 @@ def test_a_case_that_is_too_large_has_no_script():
     made = script_for(replace(example, case=case), ENTRIES["v1"], Path("x"))
     assert made.script is None
     assert re.fullmatch(r"No script: it would have [0-9,]+ characters, the case is too large\.", made.note)
+
+
+def test_a_function_of_objects_has_no_script():
+    example = replace(EXAMPLES["v2"], entry="v2_host")
+    made = script_for(example, ENTRIES["v2_host"], Path("x"))
+    note = "No script: compute_slot_mappings takes objects of its own package, which the suite makes."
+    assert made == Reproduction(None, note)
 
 
 def test_a_guard_violation_says_what_a_device_cannot_show():

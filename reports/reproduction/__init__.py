@@ -15,7 +15,7 @@ from reference import verdict as v
 from reference.case import Case, Launch
 from reference.fields import printable
 from reference.oracle import Trace
-from reports.call import FUNCTION, KERNEL, METHOD, Argument, Buffer, Call
+from reports.call import FUNCTION, KERNEL, METHOD, OBJECTS, Argument, Buffer, Call
 from reports.diagnosis import Diagnosis
 from reports.reproduction import pieces
 from reports.reproduction.literals import listed
@@ -49,14 +49,15 @@ def reproduction(
     """The script for one failure; ``expected`` has one row of elements a group."""
     if call is None or not expected:
         return Reproduction(note="No script: it is not known how the function was called.")
+    if call.kind == OBJECTS:
+        return Reproduction(note=f"No script: {call.function} takes objects of its own package, which the suite makes.")
     note = _note(verdict, launch)
     published = call.module.partition(".")[0] in _PUBLISHED
-    launches = call.kind == KERNEL or any(each.addresses_of for each in call.buffers())
-    backwards = launches and launch.fence == "before"
+    backwards = call.launches and launch.fence == "before"
     parts = [
-        _header(title, call, verdict, diagnosis, note, launches),
+        _header(title, call, verdict, diagnosis, note),
         pieces.IMPORTS if published else _without(pieces.IMPORTS, pieces.IMPORTS_FOR_PUBLISHED),
-        _constants(call, case, expected, traces, launches),
+        _constants(call, case, expected, traces),
         pieces.DEVICE,
         pieces.PUBLISHED if published else "",
         pieces.LOAD if published else _without(pieces.LOAD, pieces.LOAD_FOR_PUBLISHED),
@@ -95,10 +96,10 @@ def _without(text: str, lines: Sequence[str]) -> str:
     return text
 
 
-def _header(title: str, call: Call, verdict: v.Verdict, diagnosis: Diagnosis, note: str, launches: bool) -> str:
+def _header(title: str, call: Call, verdict: v.Verdict, diagnosis: Diagnosis, note: str) -> str:
     where = (
         "Runs on an NPU (torch_npu), on a GPU, or on the host with TRITON_INTERPRET=1 set; needs torch and triton."
-        if launches
+        if call.launches
         else "Runs on the host; needs torch."
         if call.kind == METHOD
         else "Runs on an NPU (torch_npu), on a GPU or on the host; needs torch."
@@ -124,15 +125,13 @@ def _header(title: str, call: Call, verdict: v.Verdict, diagnosis: Diagnosis, no
     return "\n".join(["#!/usr/bin/env python3", *(f"# {line}".rstrip() for line in wrapped)])
 
 
-def _constants(
-    call: Call, case: Case, expected: Sequence[Sequence[int]], traces: Sequence[Trace], launches: bool
-) -> str:
+def _constants(call: Call, case: Case, expected: Sequence[Sequence[int]], traces: Sequence[Trace]) -> str:
     lines = [
         f"FILE = {call.file!r}",
         f"MODULE = {call.module!r}",
         f"FUNCTION = {call.function!r}",
         f"ON_HOST = {call.kind == METHOD}  # it is given host memory only",
-        f"PLAIN_TORCH = {not launches}  # it launches no kernel",
+        f"PLAIN_TORCH = {not call.launches}  # it launches no kernel",
         f"POISON = {v.UNWRITTEN}  # what outputs hold before the launch: where it is left, nothing was written",
     ]
     if call.kind == METHOD:

@@ -286,6 +286,8 @@ def call_method(module, arguments):
     owner = getattr(module, owner)
     accepted = inspect.signature(owner.__init__).parameters
     values = {name: arguments[name] for name in accepted if name in arguments}
+    if "device" in accepted:
+        values["device"] = arguments["slot_mapping"].device
     if "kernel_sizes" in accepted:
         values["kernel_sizes"] = [arguments["kernel_size"]]
     table = owner(**values)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from conformance.engine import Engine
-from conformance.explained import Run, beyond, parts
+from conformance.explained import Run, beyond, can_be, parts
 from conformance.known import KnownFailure, of_finding
 from conformance.subjects.entry import EntryPoint
 from conformance.verdicts import Finding
@@ -78,7 +78,15 @@ class Accepted:
                 outcome = self.outcome(known)
                 if outcome.status == STILL_FAILS and (known.key is not None or _same(finding, outcome.finding)):
                     return known
+        several = self.causes(finding.entry)
+        if finding.verdict.kind == v.MISMATCH and len(several) > 1 and can_be(finding, several):
+            return next(known for known in self.known if known.key in several and known.entry_point == finding.entry.id)
         return None
+
+    def causes(self, entry: EntryPoint) -> set[str]:
+        """Of the wrong values that are known of ``entry`` and still there."""
+        known = (each for each in self.known if (each.entry_point, each.kind) == (entry.id, v.MISMATCH))
+        return {each.key for each in known if each.key is not None and self.outcome(each).status == STILL_FAILS}
 
     def meets(self, finding: Finding) -> KnownFailure | None:
         """The same for a case of a test, counted."""

@@ -5,7 +5,7 @@ A failure is explained when this test has reported another of its cause, or when
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from conformance.verdicts import Finding
@@ -14,6 +14,7 @@ from reference.case import Case, Group, Launch
 from reports.diagnosis import Diagnosis, Observation
 from reports.diagnosis.hypotheses import HYPOTHESES, Hypothesis
 from reports.diagnosis.launches import concerned
+from reports.diagnosis.mapping import MOST
 from reports.diagnosis.observations import shown
 
 # No block number and no position: what a kernel makes of such a cell shows in its output.
@@ -33,29 +34,37 @@ def signature(finding: Finding) -> str | None:
     return finding.diagnosis.key
 
 
-def can_be(finding: Finding, cause: str) -> bool:
-    """Whether ``finding`` can be a failure with this signature, as far as its one launch tells.
+def can_be(finding: Finding, causes: Collection[str]) -> bool:
+    """Whether ``finding`` can be a failure with one of these signatures, or with several of them at once, as far as its
+    one launch tells.
 
     A small case can often be of several causes, and a mistake may read where nobody can say what it finds. Which cause
     it is, other launches tell; whether a search goes on past it must not depend on which those were.
     """
-    if finding.verdict.passed or finding.verdict.kind == v.UNSUPPORTED:
+    if finding.verdict.passed or finding.verdict.kind == v.UNSUPPORTED or not causes:
         return False
-    if finding.diagnosis.key == cause:
+    if finding.diagnosis.key in causes:
         return True
     if finding.verdict.kind != v.MISMATCH:
         return False
     seen = Observation(finding.case, finding.launch, finding.expected, finding.actual)
     found = shown(seen)
-    if found is not None and Diagnosis(*found).key == cause:
+    if found is not None and Diagnosis(*found).key in causes:
         return True
-    supposed = (each for each in (*HYPOTHESES, *concerned(seen)) if Diagnosis(each.cause, "").key == cause)
-    return any(_consistent(each, seen) for each in supposed)
+    supposed = [each for each in (*HYPOTHESES, *concerned(seen)) if Diagnosis(each.cause, "").key in causes]
+    whole = [(group, element) for group, row in enumerate(seen.actual) for element in range(min(len(row), MOST))]
+    if any(_allows(each, seen, whole) for each in supposed):
+        return True
+    if len({each.cause for each in supposed}) < 2:
+        return False
+    return all(any(_allows(each, seen, [place]) for each in supposed) for place in seen.differing)
 
 
-def _consistent(hypothesis: Hypothesis, seen: Observation) -> bool:
+def _allows(hypothesis: Hypothesis, seen: Observation, places: Iterable[tuple[int, int]]) -> bool:
+    """Whether these elements are as they would be if ``hypothesis`` held."""
     try:
-        return hypothesis.of(seen).consistent()
+        mapping = hypothesis.of(seen)
+        return all(mapping.right(group, element) for group, element in places)
     except (ArithmeticError, LookupError, ValueError):  # an impossible supposition in this geometry
         return False
 

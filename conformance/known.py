@@ -73,7 +73,7 @@ class KnownFailure:
         """
         if finding.verdict.kind != self.kind:
             return False
-        return self.key is None or can_be(finding, self.key)
+        return self.key is None or can_be(finding, {self.key})
 
 
 def of_finding(finding: Finding, lane: str) -> KnownFailure:

@@ -119,9 +119,9 @@ class UnderTest:
         own = self.signature(failure.finding)
 
         def explains(finding: Finding) -> bool:
-            if own is not None and can_be(finding, own):
+            if own is not None and can_be(finding, {own}):
                 return False
-            return self._has_reported(finding) or self.accepted.explaining(finding) is not None
+            return can_be(finding, self._causes()) or self.accepted.explaining(finding) is not None
 
         def run(case: Case, launch: Launch) -> Finding:
             nonlocal launches
@@ -164,10 +164,11 @@ class UnderTest:
         known = self.accepted.meets(finding)
         if known is not None and known not in self.excused:
             self.excused.append(known)
-        return known is not None or self._has_reported(finding)
+        return known is not None or can_be(finding, self._causes())
 
-    def _has_reported(self, finding: Finding) -> bool:
-        return any(can_be(finding, cause) for cause in self.explained)
+    def _causes(self) -> set[str]:
+        """What this test has reported and, as both may be wrong in one case, what is known, if it has reported any."""
+        return self.explained | self.accepted.causes(self.entry) if self.explained else set()
 
     def signature(self, finding: Finding) -> str | None:
         """That of a failure which was found, as far as all launches of this test tell."""

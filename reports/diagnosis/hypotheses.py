@@ -60,10 +60,12 @@ class Hypothesis:
             "window": seen.window,
             "stride": own.stride,
             "width": own.row_width,
+            "staged": seen.launch.constants.get("TOTAL_BLOCK_SIZE", "some"),
         }
         if element < seen.case.num_tokens:
             request = right.request()
             numbers |= {"p": right.position(), "r": request, "row": seen.case.row_of(request)}
+            numbers["column"] = right.block_index()
         return self.says.format_map(_Numbers(numbers))
 
 
@@ -125,6 +127,25 @@ def _replayed(
         return inside(replay.starts[request], m.position(), replay.window)
 
     return replayed
+
+
+def _stored_from_float(m: Mapping, slot: int) -> int:
+    """A float that the output's type does not hold becomes whatever the machine makes of it."""
+    m.outside = m.outside or wrapped(slot, m.launch.output_dtype) != slot
+    return wrapped(slot, m.launch.output_dtype)
+
+
+def _value_through_float(m: Mapping) -> int:
+    value = Mapping.value(m)
+    return m.stored(value)
+
+
+def _staged_cell(m: Mapping, index: int) -> int:
+    """Of a kernel that stages a row from its first cell on, as many as TOTAL_BLOCK_SIZE says."""
+    if index < m.launch.constants["TOTAL_BLOCK_SIZE"]:
+        return Mapping.cell(m, index)
+    m.outside = True
+    return 0
 
 
 def _others_of_tile(m: Mapping) -> Iterator[Mapping]:
@@ -609,6 +630,20 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
         "the slot is computed in float32 and loses its last bits above 2^24: {expected} became {actual}. Convert the "
         "block number back to an integer before it is multiplied",
         slot=lambda m, number, offset: rounded(rounded(rounded(number) * m.b) + offset),
+    ),
+    _h(
+        "float32",
+        "slot and PAD_ID are one float32: {expected} became {actual}, and what does not fit is anything. Convert the "
+        "slot back to an integer before PAD_ID is chosen",
+        slot=lambda m, number, offset: rounded(rounded(rounded(number) * m.b) + offset),
+        pad=lambda m: rounded(m.case.pad_id),
+        stored=_stored_from_float,
+        value=_value_through_float,
+    ),
+    _h(
+        "window",
+        "no more than {staged} cells of a row are staged, and the block of another one is anything (column {column})",
+        cell=_staged_cell,
     ),
     _h(
         "float32",

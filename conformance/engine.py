@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from conformance.execution.session import Session
 from conformance.lanes import Lane
@@ -19,6 +20,20 @@ from reports.coverage import Coverage
 from strategies.declaration import Declaration
 from strategies.specializations import FUSED_AXES, TILED_AXES, V1_AXES, V2_AXES, Axes, Pool, Specialization, pool
 
+# Host functions choose tile and window themselves, and launch kernels that are tested on their own: few settings do.
+_HOST_AXES: dict[str, Any] = {
+    "tiles": (None,),
+    "windows": (None,),
+    "block_sizes": (16, 3),
+    "blocks_per_kv_block": (1, 3),
+    "world_sizes": (1, 2, 3),
+    "ranks": ("first", "last"),
+    "interleaves": ("one", "over", "whole"),
+    "pad_ids": (-1, 0),
+}
+_HOST_BUDGET = 10
+_HOSTS = ("v1-host", "v2-host", "tiled-host")
+
 # Families with compile-time parameters; the others are drawn freely.
 AXES: dict[str, Axes] = {
     "v1": V1_AXES,
@@ -26,6 +41,11 @@ AXES: dict[str, Axes] = {
     "tiled": TILED_AXES,
     # Without context parallelism an allocated block plays no part.
     "fused": replace(FUSED_AXES, blocks_per_kv_block=(1,), block_sizes=(1, 3, 16, 128)),
+    "v1-host": replace(V1_AXES, **_HOST_AXES),
+    "v2-host": replace(V2_AXES, **_HOST_AXES),
+    "tiled-host": replace(TILED_AXES, **_HOST_AXES),
+    # On one rank it launches some of what "fused" does, on several it leaves the work to torch.
+    "allocating": replace(V2_AXES, tiles=(None,), windows=(None,), block_sizes=(16, 1), pad_ids=(-1, 0)),
     "parallel": replace(V2_AXES, world_sizes=(1,), blocks_per_kv_block=(1,), rings=True),
 }
 
@@ -87,7 +107,10 @@ class Engine:
         if axes is None:
             return None
         if entry.id not in self._pools:
-            self._pools[entry.id] = pool(entry.declaration, axes, self.options.compile_budget)
+            budget = self.options.compile_budget
+            if entry.family in _HOSTS:
+                budget = min(budget, _HOST_BUDGET)
+            self._pools[entry.id] = pool(entry.declaration, axes, budget)
         return self._pools[entry.id]
 
     def compile(self, entry: EntryPoint, progress: Callable[[int, int], None]) -> list[str]:

@@ -6,6 +6,8 @@ of the argument, where a tensor has the wrong type or shape) and gives the value
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -15,6 +17,15 @@ import torch
 def refuse(clause: str, what: str) -> NoReturn:
     """Raise the ``ValueError`` of a broken clause."""
     raise ValueError(f"{clause}: {what}")
+
+
+@contextmanager
+def naming_group(group: int) -> Iterator[None]:
+    """Add the group to the message of a refusal."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{error} (group {group})") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import torch
 
@@ -14,6 +13,7 @@ from kernels.arguments import (
     check_pad_id,
     check_stored_rows,
     check_vector,
+    naming_group,
     refuse,
 )
 from kernels.validation import check_contents
@@ -64,7 +64,7 @@ class GroupTables:
         geometries, strides = [], []
         for group, table in enumerate(block_tables):
             parallel = (cp_size, cp_rank, cp_interleave) if self.sharded[group] else (1, 0, 1)
-            with _naming(group):
+            with naming_group(group):
                 geometry = Geometry(block_sizes[group], kv_cache_block_sizes[group], *parallel)
                 check_block_table(table, geometry, self.device)
                 rows, width = table.shape
@@ -146,7 +146,7 @@ def check_batch(
     chosen = torch.tensor(rows, dtype=torch.int64, device=groups.device)
     for group, table in enumerate(groups.block_tables):
         if groups.enabled[group]:
-            with _naming(group):
+            with naming_group(group):
                 check_contents(
                     query_start_loc,
                     positions,
@@ -156,15 +156,6 @@ def check_batch(
                     geometry=groups.geometries[group],
                     is_circular=False,
                 )
-
-
-@contextmanager
-def _naming(group: int) -> Iterator[None]:
-    """Add the group to the message of a refusal."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"{error} (group {group})") from None
 
 
 def _check_length(name: str, values: Sequence[int], groups: int) -> None:

@@ -53,20 +53,21 @@ def compute_dcp_slot_mapping(
     cp_rank: int,
     cp_interleave: int,
     pad_id: int = -1,
+    validate: bool = False,
 ) -> None:
     """Write the slots of n tokens into ``slot_mapping[:n]``; what lies behind stays as it was.
 
-    ``req_indices`` [n] int32 or int64: the table row of each token (clause ``row-exists``: not checked, that would
-    wait for the device). ``positions`` [n] int64 or int32. ``block_table`` [rows, width] int32, its row stride may
-    exceed the width. ``slot_mapping`` [>= n] int32 or int64. All on one device; the values are the same on every
-    device.
+    ``req_indices`` [n] int32 or int64: the table row of each token. ``positions`` [n] int64 or int32. ``block_table``
+    [rows, width] int32, its row stride may exceed the width. ``slot_mapping`` [>= n] int32 or int64. All on one device;
+    the values are the same on every device.
 
     A token of another rank gets ``pad_id`` and its cell is never looked up: in a table as narrow as this rank needs
     it does not exist. So does a negative position, and a block index outside its row, which reads nothing.
 
     Raises ``ValueError`` naming the clause: ``hybrid-divides``, ``hybrid-width``, ``rank-range``,
     ``interleave-divides``, ``qsl-capacity``, ``slot-fits`` (``pad_id`` only), or the argument whose type or shape is
-    wrong.
+    wrong. ``validate=True`` also reads the tensors, and so waits for the device: ``row-exists``, ``pos-int32``,
+    ``row-width`` and ``slot-fits`` of every token.
     """
     geometry = Geometry(block_size, kv_cache_block_size, cp_size, cp_rank, cp_interleave)
     device, integers = slot_mapping.device, (torch.int32, torch.int64)
@@ -80,6 +81,10 @@ def compute_dcp_slot_mapping(
         refuse("req_indices", f"{req_indices.numel()} rows for {num_tokens} positions")
     if num_tokens > slot_mapping.numel():
         refuse("qsl-capacity", f"{num_tokens} tokens do not fit slot_mapping of {slot_mapping.numel()}")
+    if validate:
+        from kernels.validation import check_indexed_contents  # not sooner: it uses place_tokens
+
+        check_indexed_contents(req_indices, positions, block_table, slot_mapping.dtype, geometry)
 
     output = slot_mapping[:num_tokens]
     if width == 0:  # a rank that owns none of the tokens may have no column at all, and even cell 0 could not be read

@@ -27,10 +27,7 @@ def check_tokens(
         refuse("qsl-capacity", f"query_start_loc ends at {bounds[-1]}, num_tokens is {num_tokens}")
 
     position = positions[:num_tokens].cpu()
-    int32 = torch.iinfo(torch.int32)
-    if (t := _first((position < int32.min) | (position > int32.max))) is not None:
-        refuse("pos-int32", f"positions[{t}] is {position[t]}, outside [{int32.min}, {int32.max}]")
-
+    _check_int32(position)
     return torch.repeat_interleave(torch.tensor(bounds).diff()), position
 
 
@@ -49,26 +46,43 @@ def check_contents(
     checked already.
     """
     request, position = check_tokens(query_start_loc, positions, num_tokens=num_tokens)
-    if is_circular:
-        place = Placement(position >= 0, torch.zeros_like(position), position % geometry.block_size)
-    else:
-        place = place_tokens(position, geometry)
-    width = block_table.shape[1]
-    if (t := _first(place.is_local & (place.block_index >= width))) is not None:
+    place = _places(position, geometry, is_circular)
+    _check_places(request, position, place, block_table, slot_dtype, geometry.block_size)
+
+
+def check_indexed_contents(
+    req_indices: torch.Tensor,
+    positions: torch.Tensor,
+    block_table: torch.Tensor,
+    slot_dtype: torch.dtype,
+    geometry: Geometry,
+) -> None:
+    """Raise ``ValueError`` for the first broken clause of ``row-exists``, ``pos-int32``, ``row-width`` and
+    ``slot-fits``, naming the token. ``req_indices`` gives the row of each token; the shapes have been checked already.
+    """
+    row, position = req_indices.cpu().to(torch.int64), positions.cpu().to(torch.int64)
+    _check_rows(row, block_table.shape[0])
+    _check_int32(position)
+    place = place_tokens(position, geometry)
+    _check_places(row, position, place, block_table, slot_dtype, geometry.block_size, owner="row")
+
+
+def check_allocated(
+    row: torch.Tensor, position: torch.Tensor, blocks_per_row: torch.Tensor, geometry: Geometry, *, is_circular: bool
+) -> None:
+    """Raise ``ValueError`` for the first broken clause of ``row-exists``, ``pos-int32`` and ``row-width``, which here
+    means that a row holds the block of each of its tokens. ``row`` and ``position`` [num_tokens] int64 on the host;
+    ``blocks_per_row`` [rows]: the kernel blocks that each row holds.
+    """
+    _check_rows(row, len(blocks_per_row))
+    _check_int32(position)
+    place = _places(position, geometry, is_circular)
+    held = blocks_per_row.to(torch.int64)[row]
+    if (t := _first(place.is_local & (place.block_index >= held))) is not None:
         refuse(
             "row-width",
-            f"position {position[t]} of request {request[t]} (token {t}) needs block index {place.block_index[t]}, "
-            f"the row has {width}",
-        )
-
-    local = place.is_local.nonzero().flatten()
-    number = block_table.cpu()[request[local], place.block_index[local]].to(torch.int64)
-    slot = number * geometry.block_size + place.offset[local]
-    limit = torch.iinfo(slot_dtype)
-    if (i := _first((slot < limit.min) | (slot > limit.max))) is not None:
-        refuse(
-            "slot-fits",
-            f"token {local[i]} in block {number[i]} has slot {slot[i]}, outside [{limit.min}, {limit.max}]",
+            f"position {position[t]} of row {row[t]} (token {t}) needs block index {place.block_index[t]}, "
+            f"the row holds {held[t]} blocks",
         )
 
 
@@ -83,6 +97,51 @@ def check_row_stride(
             "row-width",
             f"position {position[t]} of request {request[t]} (token {t}) needs block index {position[t] // block_size}"
             f" in group {group}, whose row stride is {row_stride}",
+        )
+
+
+def _check_rows(row: torch.Tensor, rows: int) -> None:
+    if (t := _first((row < 0) | (row >= rows))) is not None:
+        refuse("row-exists", f"req_indices[{t}] is {row[t]}, must be in [0, {rows})")
+
+
+def _check_int32(position: torch.Tensor) -> None:
+    int32 = torch.iinfo(torch.int32)
+    if (t := _first((position < int32.min) | (position > int32.max))) is not None:
+        refuse("pos-int32", f"positions[{t}] is {position[t]}, outside [{int32.min}, {int32.max}]")
+
+
+def _places(position: torch.Tensor, geometry: Geometry, is_circular: bool) -> Placement:
+    if is_circular:
+        return Placement(position >= 0, torch.zeros_like(position), position % geometry.block_size)
+    return place_tokens(position, geometry)
+
+
+def _check_places(
+    row: torch.Tensor,
+    position: torch.Tensor,
+    place: Placement,
+    block_table: torch.Tensor,
+    slot_dtype: torch.dtype,
+    block_size: int,
+    owner: str = "request",
+) -> None:
+    """Refuse the first token whose cell is not in its row, else the first whose slot does not fit."""
+    width = block_table.shape[1]
+    if (t := _first(place.is_local & (place.block_index >= width))) is not None:
+        refuse(
+            "row-width",
+            f"position {position[t]} of {owner} {row[t]} (token {t}) needs block index {place.block_index[t]}, "
+            f"the row has {width}",
+        )
+    local = place.is_local.nonzero().flatten()
+    number = block_table.cpu()[row[local], place.block_index[local]].to(torch.int64)
+    slot = number * block_size + place.offset[local]
+    limit = torch.iinfo(slot_dtype)
+    if (i := _first((slot < limit.min) | (slot > limit.max))) is not None:
+        refuse(
+            "slot-fits",
+            f"token {local[i]} in block {number[i]} has slot {slot[i]}, outside [{limit.min}, {limit.max}]",
         )
 
 

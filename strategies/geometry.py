@@ -135,15 +135,15 @@ _FREE_BLOCK_SIZES = st.sampled_from(
     (*BLOCK_SIZES[:2], *range(3, 18), 24, 32, 48, 64, 96, 128, 272, 1056, BLOCK_SIZES[-1])
 )
 _FREE_BLOCKS_PER_KV_BLOCK = st.sampled_from((1, 1, 2, 3, 4, 6, 8, 16))
-_FREE_WORLD_SIZES = st.sampled_from((1, 2, 3, 4, 5, 8, 16))
+_FREE_WORLD_SIZES = (1, 2, 3, 4, 5, 8, 16)
 
 
 @st.composite
-def geometries(draw: st.DrawFn, *, hybrid: bool, cp: bool) -> Geometry:
-    """Any legal geometry: k > 1 with ``hybrid`` only, W > 1 with ``cp`` only."""
+def geometries(draw: st.DrawFn, *, hybrid: bool, cp: bool, plain: bool = True) -> Geometry:
+    """Any legal geometry: k > 1 with ``hybrid`` only, W > 1 with ``cp`` only, W == 1 with ``plain`` only."""
     block_size = draw(_FREE_BLOCK_SIZES)
     blocks_per_kv_block = draw(_FREE_BLOCKS_PER_KV_BLOCK) if hybrid else 1
-    size = draw(_FREE_WORLD_SIZES) if cp else 1
+    size = draw(st.sampled_from(_FREE_WORLD_SIZES[0 if plain else 1 :])) if cp else 1
     if size == 1:
         return Geometry(block_size, blocks_per_kv_block)
     rank = draw(st.integers(0, size - 1))

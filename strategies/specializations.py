@@ -174,10 +174,13 @@ def pool(declaration: Declaration, axes: Axes, budget: int, strength: int = 2) -
 
 
 @st.composite
-def free_specializations(draw: st.DrawFn, declaration: Declaration) -> Specialization:
-    """Settings for an entry point that compiles nothing: any geometry, no tile, no window."""
+def free_specializations(draw: st.DrawFn, declaration: Declaration, kind: str | None = None) -> Specialization:
+    """Settings for an entry point that compiles nothing: any geometry, no tile, no window. ``kind`` "plain" has one
+    rank, "cp" several, None any number.
+    """
     features = declaration.features
-    geometry = draw(geometries(hybrid="hybrid" in features, cp="cp" in features))
+    sharing = "cp" in features and kind != "plain"
+    geometry = draw(geometries(hybrid="hybrid" in features, cp=sharing, plain=not sharing or kind != "cp"))
     output_dtype = draw(st.sampled_from(("int32", "int64"))) if "int64" in features else "int32"
     pad_id = draw(st.sampled_from((-1, *PAD_IDS))) if "pad_id" in features else -1
     size, k = geometry.block_size, geometry.blocks_per_kv_block

@@ -17,7 +17,7 @@ def load(subject: str, source: str | None, lane: Lane) -> list[LoadedEntry]:
     if subject == "kernels":
         from conformance.subjects import own
 
-        return own.load(source)
+        return own.load(source, lane)
     if subject in NAMES:
         from conformance.subjects import published
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from conformance.execution.array import of_values
 from conformance.execution.session import Argument, Invocation
 from conformance.subjects.entry import EntryPoint
+from conformance.subjects.host_binding import ALLOCATING, ALLOCATING_DRAFT, GROUPS_HOST, TILED_HOST, V1_HOST
 from conformance.subjects.launching import PRODUCTION_ROW, Launching, Settings
 from reference.case import Case, Launch
 from reference.contract import ANSWER_CLAUSES, Violation, violations
@@ -65,6 +66,7 @@ DCP: Mapping[str, Value] = {
     "cp_rank": lambda c: c.case.cp.rank,
     "cp_interleave": lambda c: c.case.cp.interleave,
     "pad_id": lambda c: c.case.pad_id,
+    "validate": lambda c: c.launch.fence == "before",
 }
 
 # vllm-ascend's BlockTable: its constructor's parameters, the buffers it would have made itself, and the method's own.
@@ -221,6 +223,7 @@ class Family:
 _ONE_GROUP = ("query_start_loc_ptr", "positions_ptr", "block_table_ptr", "slot_mapping_ptr")
 _ALL_GROUPS = ("query_start_loc", "pos", "block_table_ptrs", "slot_mappings_ptr")
 _BY_ADDRESS = ("query_start_loc_ptr", "positions_ptr", "block_table_addrs_ptr", "slot_mapping_addrs_ptr")
+_BY_OBJECT = ("query_start_loc", "positions", "block_table_ptrs", "slot_mappings")
 _BY_TOKEN = ("req_indices", "positions", "block_table", "slot_mapping")
 
 FAMILIES: Mapping[str, Family] = {
@@ -231,6 +234,11 @@ FAMILIES: Mapping[str, Family] = {
     "parallel": Family(FUSED, _BY_ADDRESS, lambda c: (len(c.case.groups), c.case.num_reqs + 1, _programs(c))),
     "replay": Family(REPLAY, ("query_start_loc", "positions", "slot_mapping_addrs")),
     "dcp": Family(DCP, _BY_TOKEN),
+    "v1-host": Family(V1_HOST, ("query_start_loc", "positions", "block_table", "slot_mapping")),
+    "v2-host": Family(GROUPS_HOST, _BY_OBJECT),
+    "tiled-host": Family(TILED_HOST, _BY_OBJECT),
+    "allocating": Family(ALLOCATING, ("query_start_loc", "positions", "block_table_ptrs", "slot_mapping_ptrs")),
+    "allocating-draft": Family(ALLOCATING_DRAFT, _BY_TOKEN),
     "block-table": Family(BLOCK_TABLE, _BY_TOKEN),
     "draft": Family(BLOCK_TABLE, _BY_TOKEN),
 }

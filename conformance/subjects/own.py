@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
+from conformance.lanes.base import Lane
 from conformance.lanes.environment import installed
 from conformance.subjects.entry import TESTABLE, EntryPoint, LoadedEntry, location, parameters
+from conformance.subjects.host_functions import DraftTable, OverGroupTables, Tables
 from strategies.declaration import Declaration
 
 SUBJECT = "kernels"
@@ -47,19 +52,29 @@ REPLAY = Declaration(
     clauses=frozenset(),
     features=frozenset({"circular", "groups", "hybrid", "pad_id", "replay", "row_stride", "tail"}),
 )
+BLOCK_TABLE = Declaration(
+    clauses=frozenset(),
+    features=frozenset({"circular", "cp", "groups", "hybrid", "pad_id", "sharded"}),
+)
+DRAFT = Declaration(
+    clauses=frozenset(),
+    features=frozenset({"cp", "hybrid", "pad_id"}),
+)
 
 
-def load(source: str | None) -> list[LoadedEntry]:
+def load(source: str | None, lane: Lane) -> list[LoadedEntry]:
     if source is not None:
         if not Path(source, "kernels", "__init__.py").is_file():
             raise FileNotFoundError(f"{source} holds no package kernels")
         sys.path.insert(0, str(Path(source).resolve()))
-    return [_load(place, source) for place in PLACES]
+    return [_load(place, source, lane) for place in PLACES]
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An entry point of this project: where it is, how it is bound, what it declares."""
+    """An entry point of this project: where it is, how it is bound, what it declares. ``made``: what calls a
+    ``function`` (or "Class.method") of the module that takes objects, made from the module and the lane.
+    """
 
     entry: str
     family: str
@@ -67,6 +82,7 @@ class Place:
     module: str
     function: str
     is_kernel: bool = True
+    made: Callable[[ModuleType, Lane], Any] | None = None
 
 
 PLACES = (
@@ -78,14 +94,46 @@ PLACES = (
     Place("tiled", "tiled", V2, "tiled", "_compute_slot_mapping_tiled_kernel"),
     Place("replay", "replay", REPLAY, "replay", "pad_replayed_slot_mapping", is_kernel=False),
     Place("dcp", "dcp", DCP, "torch_dcp", "compute_dcp_slot_mapping", is_kernel=False),
+    Place("v1_host", "v1-host", V1, "slot_mapping", "compute_slot_mapping", is_kernel=False),
+    Place(
+        "v2_host",
+        "v2-host",
+        V2,
+        "slot_mappings_v2",
+        "compute_slot_mappings",
+        made=lambda module, lane: OverGroupTables(module, "compute_slot_mappings", lane),
+    ),
+    Place(
+        "tiled_host",
+        "tiled-host",
+        V2,
+        "tiled",
+        "compute_slot_mapping_tiled",
+        made=lambda module, lane: OverGroupTables(module, "compute_slot_mapping_tiled", lane),
+    ),
+    Place(
+        "block_table",
+        "allocating",
+        BLOCK_TABLE,
+        "block_table",
+        "MultiGroupBlockTable.compute_slot_mapping",
+        made=Tables,
+    ),
+    Place("draft", "allocating-draft", DRAFT, "block_table", "BlockTable.compute_slot_mapping_draft", made=DraftTable),
 )
 
 
-def _load(place: Place, source: str | None) -> LoadedEntry:
+def _load(place: Place, source: str | None, lane: Lane) -> LoadedEntry:
     """One entry point. A tree given with ``--source`` may have fewer files; a file that is there must import."""
     if source is not None and not Path(source, "kernels", f"{place.module}.py").is_file():
         return LoadedEntry(_description(place, status=f"no kernels/{place.module}.py"))
-    function = getattr(importlib.import_module(f"kernels.{place.module}"), place.function)
+    module = importlib.import_module(f"kernels.{place.module}")
+    function: Any = module
+    for name in place.function.split("."):
+        function = getattr(function, name)
+    if place.made is not None:
+        call = place.made(module, lane)
+        return LoadedEntry(_description(place, location(function), call.parameters), call=call)
     names, constants = parameters(function)
     description = _description(place, location(function), names, constants)
     return LoadedEntry(description, kernel=function) if place.is_kernel else LoadedEntry(description, call=function)

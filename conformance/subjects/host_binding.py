@@ -1,0 +1,116 @@
+"""Tables for the host code of this project: what :mod:`conformance.subjects.host_functions` and plain host functions
+are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from conformance.execution.array import Array, of_addresses, of_values
+from conformance.execution.session import Argument
+from conformance.subjects.allocated import allocated_rows
+from conformance.subjects.launching import Launching
+from reference.case import Case, Group
+
+Value = Callable[[Launching], Argument]
+
+# Half of the launches ask for the checks that read the tensors: they must not refuse a legal case.
+_VALIDATE: Value = lambda c: c.launch.fence == "before"  # noqa: E731
+# A host function counts the requests by the length of this.
+_QUERY_START_LOC: Value = lambda c: of_values("query_start_loc", "int32", c.case.query_start_loc)  # noqa: E731
+
+_BATCH: Mapping[str, Value] = {
+    "query_start_loc": _QUERY_START_LOC,
+    "positions": lambda c: c.positions,
+    "max_num_tokens": lambda c: c.case.max_num_tokens,
+    "num_tokens": lambda c: c.case.num_tokens,
+    "cp_size": lambda c: c.case.cp.size,
+    "cp_rank": lambda c: c.case.cp.rank,
+    "cp_interleave": lambda c: c.case.cp.interleave,
+    "pad_id": lambda c: c.case.pad_id,
+    "validate": _VALIDATE,
+}
+
+# One group, as tensors.
+V1_HOST: Mapping[str, Value] = {
+    **_BATCH,
+    "block_table": lambda c: c.block_table,
+    "slot_mapping": lambda c: c.slot_mapping,
+    "block_size": lambda c: c.group.block_size,
+    "kv_cache_block_size": lambda c: c.group.kv_cache_block_size,
+    "is_circular": lambda c: c.group.kind == "circular",
+}
+
+_SIZES: Mapping[str, Value] = {
+    "table_rows": lambda c: c.each_group("table_rows", "int64", lambda group: len(group.block_table)),
+    "kernel_block_sizes": lambda c: c.each_group("kernel_block_sizes", "int64", lambda group: group.block_size),
+    "block_sizes": lambda c: c.each_group("block_sizes", "int64", lambda group: group.kv_cache_block_size),
+    "is_sharded": lambda c: c.each_group("is_sharded", "bool", lambda group: group.sharded),
+}
+
+# All groups, as GroupTables.
+GROUPS_HOST: Mapping[str, Value] = {
+    **_BATCH,
+    **_SIZES,
+    "block_table_ptrs": lambda c: c.block_table_addresses,
+    "table_widths": lambda c: c.each_group("table_widths", "int64", lambda group: group.row_width),
+    "block_table_strides": lambda c: c.each_group("block_table_strides", "int64", lambda group: group.stride),
+    "is_enabled": lambda c: c.each_group("is_enabled", "bool", lambda group: group.enabled),
+    "idx_mapping": lambda c: of_values("idx_mapping", "int32", map(c.case.row_of, range(c.case.num_reqs))),
+    "slot_mappings": lambda c: c.slot_mappings,
+}
+# Here the rows may be the requests' own.
+TILED_HOST: Mapping[str, Value] = {
+    **GROUPS_HOST,
+    "idx_mapping": lambda c: None if c.case.idx_mapping is None else GROUPS_HOST["idx_mapping"](c),
+}
+
+# Tables that are filled by their own operations. Their buffers are made anew for each launch, and written.
+ALLOCATING: Mapping[str, Value] = {
+    **_BATCH,
+    **_SIZES,
+    "positions": lambda c: c.token_positions,
+    "is_circular": lambda c: c.each_group("is_circular", "bool", lambda group: group.kind == "circular"),
+    "allocated_widths": lambda c: c.each_group(
+        "allocated_widths", "int64", lambda group: group.row_width // group.blocks_per_kv_block
+    ),
+    "allocated_blocks_ptrs": lambda c: of_addresses("allocated_blocks_addresses", _allocated_blocks(c.case)),
+    "block_table_ptrs": lambda c: of_addresses("block_table_addresses", _buffers(c.case)),
+    "slot_mapping_ptrs": lambda c: c.slot_mapping_addresses,
+}
+ALLOCATING_DRAFT: Mapping[str, Value] = {
+    **_BATCH,
+    "positions": lambda c: c.token_positions,
+    "req_indices": lambda c: c.req_indices,
+    "kernel_block_size": lambda c: c.group.block_size,
+    "block_size": lambda c: c.group.kv_cache_block_size,
+    "allocated_blocks": lambda c: _allocated_blocks(c.case)[0],
+    "block_table": lambda c: _buffers(c.case)[0],
+    "slot_mapping": lambda c: c.slot_mapping,
+}
+
+
+def _allocated_blocks(case: Case) -> list[Array]:
+    return [_blocks_of(f"allocated_blocks[{index}]", group) for index, group in enumerate(case.groups)]
+
+
+def _blocks_of(name: str, group: Group) -> Array:
+    rows = allocated_rows(group)
+    assert rows is not None, "cannot_take() lets no such case through"
+    data = np.array(rows, dtype=np.int32)
+    return Array(name, "int32", data.shape, data)
+
+
+def _buffers(case: Case) -> list[Array]:
+    return [
+        Array(f"block_table[{index}]", "int32", (len(group.block_table), _width(case, group)), writable=True)
+        for index, group in enumerate(case.groups)
+    ]
+
+
+def _width(case: Case, group: Group) -> int:
+    """A replicated group's rows are as wide as those of all ranks together."""
+    k, parts = group.blocks_per_kv_block, 1 if group.sharded else case.cp.size
+    return -(-(group.row_width // k) // parts) * parts * k

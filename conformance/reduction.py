@@ -85,7 +85,7 @@ class _Reduction:
                 continue
             self.left -= 1
             found = self.run(case, launch)
-            if found.verdict.kind == self.kind and (self.cause is None or can_be(found, self.cause)):
+            if found.verdict.kind == self.kind and (self.cause is None or can_be(found, {self.cause})):
                 return found
         return None
 

@@ -131,6 +131,33 @@ def test_sizes_that_do_not_go_together_are_refused(message: str, changes: dict[s
 
 
 @pytest.mark.parametrize(
+    ("message", "rows", "positions", "block"),
+    [
+        ("row-exists: req_indices[1] is 1, must be in [0, 1)", [0, 1], [0, 0], 10),
+        ("row-exists: req_indices[0] is -1, must be in [0, 1)", [-1, 1], [0, 0], 10),
+        ("pos-int32: positions[1] is 2147483648, outside [-2147483648, 2147483647]", [0, 0], [0, 2**31], 10),
+        ("row-width: position 24 of row 0 (token 1) needs block index 2, the row has 2", [0, 0], [0, 24], 10),
+        ("slot-fits: token 1 in block 536870912 has slot 2147483648, outside [-2147483648,", [0, 0], [0, 8], 2**29),
+    ],
+    ids=["row", "negative-row", "position", "width", "slot"],
+)
+def test_what_only_the_tensors_tell_is_refused_when_asked(
+    message: str, rows: list[int], positions: list[int], block: int
+) -> None:
+    arguments = tensors(positions)
+    arguments[0][:] = torch.tensor(rows)
+    arguments[2][:] = block
+    with refusal(message):
+        compute_dcp_slot_mapping(*arguments, **SIZES, validate=True)
+    assert arguments[3].tolist() == [UNWRITTEN] * 3
+
+
+def test_what_is_legal_is_not_refused_when_asked() -> None:
+    # Negative and foreign tokens have no cell that could be wrong.
+    assert mapped([-1, 8, 992], validate=True) == [-1, 40, -1, UNWRITTEN]
+
+
+@pytest.mark.parametrize(
     ("message", "index", "tensor"),
     [
         ("req_indices: expected int32 or int64, got float32", 0, torch.zeros(3)),

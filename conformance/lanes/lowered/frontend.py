@@ -32,16 +32,22 @@ def _backend() -> tuple[Any, Any]:
 
 
 def linalg(
-    kernel: Any, signature: Mapping[str, str], constants: Mapping[str, object], multiples: Collection[str] = ()
+    kernel: Any,
+    signature: Mapping[str, str],
+    constants: Mapping[str, object],
+    multiples: Collection[str] = (),
+    *,
+    named_ops: bool = False,
 ) -> str:
     """Linalg text of ``kernel``. ``signature``: parameter -> "i32", "*i64", ...; ``constants``: parameter ->
-    compile-time value; ``multiples``: integer parameters promised to be divisible by 16.
+    compile-time value; ``multiples``: integer parameters promised to be divisible by 16; ``named_ops``: elementwise
+    operations by name, as Ascend's back end takes them, instead of ``linalg.generic`` bodies.
 
     Raises CompileError with the front end's message.
     """
     for attempt in range(1, _ATTEMPTS + 1):
         try:
-            return _linalg(kernel, signature, constants, multiples)
+            return _linalg(kernel, signature, constants, multiples, named_ops)
         except Exception as error:
             if attempt == _ATTEMPTS or not _crashed(error):
                 raise CompileError(_innermost(error)) from error
@@ -49,7 +55,11 @@ def linalg(
 
 
 def _linalg(
-    kernel: Any, signature: Mapping[str, str], constants: Mapping[str, object], multiples: Collection[str]
+    kernel: Any,
+    signature: Mapping[str, str],
+    constants: Mapping[str, object],
+    multiples: Collection[str],
+    named_ops: bool,
 ) -> str:
     backend, options = _backend()
     metadata = dict(options.__dict__, target=TARGET)
@@ -61,7 +71,7 @@ def _linalg(
     backend.load_dialects(context)
     module = source.make_ir(options, backend.get_codegen_implementation(), backend.get_module_map(), context)
     module = ascend.make_ttir(module, metadata, options)
-    return str(ascend.ttir_to_linalg(module, metadata, options, named_ops=False))
+    return str(ascend.ttir_to_linalg(module, metadata, options, named_ops=named_ops))
 
 
 def _crashed(error: BaseException | None) -> bool:

@@ -85,7 +85,7 @@ def without_addresses(verdict: dict) -> dict:
 def test_each_failure_is_reported_with_its_files(first_run: Done, reports: list[Path]) -> None:
     assert first_run.status == 1
     kinds = {(read(file)["entry_point"], read(file)["verdict"]["kind"]) for file in reports}
-    assert kinds == {("dcp", v.MISMATCH), ("v1", v.GUARD)}
+    assert kinds >= {("dcp", v.MISMATCH), ("v1", v.GUARD)}
     for file in reports:
         page = file.with_suffix(".md").read_text(encoding="utf-8")
         assert read(file)["summary"] in page

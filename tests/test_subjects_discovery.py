@@ -140,6 +140,13 @@ def test_what_cannot_be_tested_says_why_and_takes_nothing_else_with_it(
     assert [entry.name for entry in found.values()] == [place.entry for place in PLACES["vllm-ascend"]]
 
 
+def test_a_kernel_that_moved_is_said_to_be_where_it_is_now(unfit: dict[str, dict[str, EntryPoint]]) -> None:
+    status = unfit["moved"]["v1"].status
+    line = line_of(CIRCULAR, "def _compute_slot_mapping_kernel(")
+    assert status.endswith(f"(there is one in vllm_ascend/ops/slots.py:{line}: if that is it, add the place to PLACES)")
+    assert "there is one" not in unfit["renamed"]["v1"].status
+
+
 def test_both_places_of_v2_are_looked_at_and_the_newer_one_counts(tmp_path: Path) -> None:
     """Even when the newer file does not parse: what it was meant to replace is not what runs."""
     earlier = {trees.V2: trees.source("v2_total_block_size")}
@@ -233,13 +240,20 @@ def test_the_version_is_that_of_the_wheel_else_of_its_version_file(
 
 def test_the_documented_places_are_those_that_are_looked_at() -> None:
     text = (ROOT / "docs" / "subjects.md").read_text(encoding="utf-8")
-    row = re.compile(r"^\| (vllm\S*) \| `(\w+)` \| `(.+)` \| `(.+)` \|$", re.MULTILINE)
+    row = re.compile(r"^\| (vllm\S*) \| `(\w+)` \| `(.+)` \| `(.+)` \| (\S+) \|$", re.MULTILINE)
     listed = [
-        (subject, name, files.split("`, `"), names.split("`, `")) for subject, name, files, names in row.findall(text)
+        (subject, name, files.split("`, `"), names.split("`, `"), versions.strip("`-"))
+        for subject, name, files, names, versions in row.findall(text)
     ]
     owner = {"method": "BlockTable."}
     assert listed == [
-        (subject, place.entry, list(place.files), [owner.get(place.kind, "") + name for name in place.names])
+        (
+            subject,
+            place.entry,
+            list(place.files),
+            [owner.get(place.kind, "") + name for name in place.names],
+            place.versions,
+        )
         for subject, places in PLACES.items()
         for place in places
     ]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
+from conformance.subjects.published import PLACES
 from reference.case import Case, Group
 from tests import published_trees as trees
 from tests.commands import Done, in_few_processes
@@ -14,6 +14,7 @@ from tests.commands import Done, in_few_processes
 CASE = Case((0, 2), (0, 3), 2, 2, (Group(((4, 2),), 2, 2),))
 CLASS = trees.source("block_table_class")
 MOVED = {trees.CLASS: CLASS.replace("def _compute_dcp_slot_mapping", "def _moved_away")}
+FEW = ("--max-examples", "3", "--compile-budget", "1")
 # Tree, what else is typed, exit status, and what is said of what is required (nothing: it ran).
 RUNS: dict[str, tuple[dict[str, str], str, int, list[str]]] = {
     "ran": ({trees.CLASS: CLASS}, "--require vllm-ascend.dcp,draft", 0, []),
@@ -54,11 +55,64 @@ def test_a_required_entry_point_that_ran_no_case_fails_the_run(name: str, runs: 
     ]
 
 
-def test_without_the_option_a_moved_file_is_a_skip_with_its_reason(tmp_path: Path) -> None:
-    """Which is why a gate sets it."""
-    source = trees.write(tmp_path, MOVED)
-    arguments = ("--subject", "vllm-ascend", "--source", source, "--report-dir", tmp_path / "reports")
-    [done] = in_few_processes([("conformance", "-k", "test_dcp", "-rs", *arguments)])
-    assert done.status == 0, done.tail
-    assert "1 skipped" in done.output
-    assert "vllm-ascend.dcp: no _compute_dcp_slot_mapping or _compute_pcp_dcp_slot_mapping" in done.output
+# Without the option, a version is held to what it is known to have.
+
+V2 = trees.source("v2_total_block_size")
+WITHOUT: dict[str, tuple[dict[str, str], str | None, str, int, str]] = {
+    # Tree, its version, what else is typed, exit status, and what is said of it.
+    "moved-from-an-unknown-version": (MOVED, None, "-k test_dcp", 1, "vllm-ascend.dcp was not tested"),
+    "place-gone": (
+        {trees.CLASS: CLASS},
+        "0.23.0",
+        "-k test_v2 or test_draft",
+        1,
+        "vllm-ascend.v2 was not tested, so this run fails: vllm-ascend 0.23.0 should have it: "
+        "no _compute_slot_mappings_kernel in vllm_ascend/ops/triton/v2/block_table/compute_slot_mappings.py "
+        "or vllm_ascend/worker/v2/block_table.py",
+    ),
+    "cannot-be-imported": (
+        {trees.CLASS: CLASS, trees.V2: "import a_module_of_nobody\n" + V2},
+        "0.23.0",
+        "-k test_v2 or test_draft",
+        1,
+        "block_table.py cannot be imported: ModuleNotFoundError",
+    ),
+    "not-there-yet": ({trees.CLASS: CLASS}, "0.23.0", "-k test_plain or test_draft", 0, "1 passed"),
+    "required-otherwise": (MOVED, "0.23.0", "-k dcp_slots_exist or draft --require draft", 0, "1 passed"),
+    "all-skipped": ({trees.CLASS: CLASS}, "0.23.0", "-k test_fused", 1, "subject vllm-ascend: every test was skipped"),
+    "for-nobody": ({trees.CLASS: CLASS}, "0.23.0", "-k test_tiled", 1, "subject vllm-ascend: every test was skipped"),
+}
+
+
+@pytest.fixture(scope="module")
+def runs_without(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Done]:
+    folder = tmp_path_factory.mktemp("expected")
+    commands = []
+    for name, (files, version, typed, _, _) in WITHOUT.items():
+        source = trees.write(folder / name, files, version=version)
+        options, dash, required = typed.removeprefix("-k ").partition(" --require ")
+        always = ("--subject", "vllm-ascend", "--source", source, "--report-dir", source / "reports")
+        commands.append(("conformance", "-k", options, *(["--require", required] if dash else []), *always, *FEW))
+    return dict(zip(WITHOUT, in_few_processes(commands), strict=True))
+
+
+@pytest.mark.parametrize("name", WITHOUT)
+def test_what_a_version_should_have_and_what_was_all_skipped_is_never_green(
+    name: str, runs_without: dict[str, Done]
+) -> None:
+    _, _, _, status, said = WITHOUT[name]
+    done = runs_without[name]
+    assert done.status == status, done.tail
+    assert said in done.output, done.tail
+
+
+def test_each_wheel_that_was_looked_at_should_have_what_it_has() -> None:
+    expected = {
+        "0.18.0": {"v2", "dcp", "draft"},
+        "0.23.0": {"v2", "dcp", "draft"},
+        "0.26.0rc1": {"v1", "v2", "dcp", "draft"},
+        "unknown": {"v1", "v2", "dcp", "draft"},
+    }
+    for version, names in expected.items():
+        assert {place.entry for place in PLACES["vllm-ascend"] if place.expected(version)} == names
+    assert {place.entry for place in PLACES["vllm"] if place.expected("0.23.0")} == {"v1", "v2"}

@@ -5,6 +5,7 @@ an installed package.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,7 +116,8 @@ def _entry(
         return LoadedEntry(_absent(subject, version, place, str(error), str(error.file), error.line))
     if found is None:
         where = " or ".join(f"{folder.name}/{file}" for file in place.files)
-        return LoadedEntry(_absent(subject, version, place, f"no {' or '.join(place.names)} in {where}"))
+        reason = f"no {' or '.join(place.names)} in {where}{_elsewhere(place, folder)}"
+        return LoadedEntry(_absent(subject, version, place, reason))
     file, name, line = found
     if file not in modules:
         modules[file] = _import(package, file)
@@ -191,6 +193,20 @@ def _find(place: Place, folder: Path) -> tuple[Path, str, int] | None:
             if line is not None:
                 return file, name, line
     return None
+
+
+def _elsewhere(place: Place, folder: Path) -> str:
+    """Where else in the package a function of that name is defined, which may be where it moved to."""
+    if place.kind == "method":
+        return ""  # other classes have methods of these names
+    wanted = re.compile(rf"^def ({'|'.join(place.names)})\b".encode(), re.MULTILINE)
+    for file in sorted(folder.rglob("*.py")):
+        if file.is_file() and (found := wanted.search(file.read_bytes())):
+            line = file.read_bytes().count(b"\n", 0, found.start()) + 1
+            return (
+                f" (there is one in {file.relative_to(folder.parent)}:{line}: if that is it, add the place to PLACES)"
+            )
+    return ""
 
 
 def _qualified(place: Place, name: str) -> str:

@@ -20,7 +20,7 @@ from reports.page.failures import Failure, Group, UnreadableError, grouped, read
 from reports.page.rendering import content_hash, environment, own
 
 NAME = "index.html"
-MOST_IN_FULL = 60
+MOST_IN_FULL = 120
 """Failures that are shown with their picture, as long as there is room."""
 ROOM = 2_500_000
 """Bytes that these may take together."""

@@ -19,7 +19,7 @@ MOST_RANKS = 8
 MOST_CELLS = 6
 MOST_ROWS = 4
 MOST_BLOCKS = 9
-NARROWEST, WIDEST = 320, 640
+NARROWEST, WIDEST = 296, 640
 _GAP = 36  # between the bands, for the curves
 _ROW_LABEL = 58
 

@@ -1,1 +1,1 @@
-pytest_plugins = ["conformance.plugin", "conformance.gate", "conformance.outputs"]
+pytest_plugins = ["conformance.progress", "conformance.plugin", "conformance.gate", "conformance.outputs"]

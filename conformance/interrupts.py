@@ -1,4 +1,4 @@
-"""Ctrl-C that does not get lost.
+"""Ctrl-C that does not get lost, and SIGTERM taken for one, so that a run that is ended still writes what it found.
 
 Python drops an exception that is raised inside a finalizer or a garbage-collection callback, and Hypothesis has such a
 callback: about one interrupt in twenty was dropped, and the run went on. What is dropped here is sent again.
@@ -15,8 +15,11 @@ _LATER = 0.02  # seconds; sooner, and it would be dropped where the first was
 
 
 def keep_interrupts() -> Callable[[], None]:
-    """Send an interrupt that Python drops again; returns what undoes this."""
+    """Send an interrupt that Python drops again, and take SIGTERM for one; returns what undoes this."""
     before = sys.unraisablehook
+    # In another thread there is no handler to set, and nobody sends it a signal.
+    in_main = threading.current_thread() is threading.main_thread()
+    terminate = signal.signal(signal.SIGTERM, _terminated) if in_main else None
 
     def hook(dropped: sys.UnraisableHookArgs) -> None:
         if isinstance(dropped.exc_value, KeyboardInterrupt):
@@ -28,9 +31,15 @@ def keep_interrupts() -> Callable[[], None]:
 
     def undo() -> None:
         sys.unraisablehook = before
+        if terminate is not None:
+            signal.signal(signal.SIGTERM, terminate)
 
     sys.unraisablehook = hook
     return undo
+
+
+def _terminated(number: int, frame: object) -> None:
+    raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 def _interrupt() -> None:

@@ -7,13 +7,12 @@ from __future__ import annotations
 import time
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from _pytest.mark import ParameterSet
 from hypothesis import settings
 
-from conformance import options, recording, saved, search
+from conformance import options, progress, recording, saved, search
 from conformance.accepted import Accepted
 from conformance.engine import Engine
 from conformance.execution.session import SubjectError
@@ -168,7 +167,8 @@ def pytest_runtestloop(session: pytest.Session) -> None:
             continue
         started = time.monotonic()
         try:
-            errors = engine.compile(entry, _progress(session.config, entry.id))
+            with progress.compiling(session.config, entry.id) as tell:
+                errors = engine.compile(entry, tell)
         except SubjectError as error:
             raise pytest.UsageError(str(error)) from error
         lines = [
@@ -186,19 +186,6 @@ def _say(config: pytest.Config, lines: list[str]) -> None:
         for line in lines:
             terminal.ensure_newline()
             terminal.write_line(line)
-
-
-def _progress(config: pytest.Config, what: str) -> Any:
-    terminal = config.pluginmanager.get_plugin("terminalreporter")
-    if terminal is None or not terminal.isatty:
-        return lambda done, total: None
-
-    def show(done: int, total: int) -> None:
-        filled = 30 * done // total
-        bar = "#" * filled + "." * (30 - filled)
-        terminal.rewrite(f"compiling {what} [{bar}] {done}/{total}", erase=done == total)
-
-    return show
 
 
 @pytest.hookimpl(wrapper=True)

@@ -91,7 +91,7 @@ class Launcher:
 
     def launch(self, kernel: Any, grid: tuple[int, ...], arguments: Mapping[str, Any]) -> None:
         """Run ``kernel`` over ``grid``, one program after the other."""
-        bound = _bind(kernel, arguments)
+        bound = bind(kernel, arguments)
         kinds = tuple(map(type, bound.constants.values()))  # 1 == True == 1.0, and three different programs
         key = (kernel, tuple(bound.types.values()), tuple(bound.constants.items()), kinds, bound.multiples)
         loaded = self._loaded.get(key)
@@ -111,7 +111,7 @@ class Launcher:
 
     def precompile(self, kernel: Any, arguments: Mapping[str, Any]) -> bool:
         """Put the code for these arguments into the cache on disk; False when it was there."""
-        return self._code(kernel, _bind(kernel, arguments))[1]
+        return self._code(kernel, bind(kernel, arguments))[1]
 
     def _code(self, kernel: Any, bound: Bound) -> tuple[bytes, bool]:
         """Native code, and whether it had to be compiled. Specializations that lower to the same module share it."""
@@ -145,7 +145,10 @@ def _text_of(kernel: Any) -> tuple[object, ...]:
     return text, sorted((name, repr(value)) for (name, _), (value, _) in kernel.used_global_vals.items())
 
 
-def _bind(kernel: Any, arguments: Mapping[str, Any]) -> Bound:
+def bind(kernel: Any, arguments: Mapping[str, Any]) -> Bound:
+    """The arguments of ``kernel`` by name, sorted. Raises TypeError for one too many or too few, Unsupported for a type
+    that no pointer or number has.
+    """
     unknown = set(arguments) - set(kernel.arg_names) - _LAUNCH_OPTIONS
     if unknown:
         raise TypeError(f"{kernel.fn.__name__}() got unexpected arguments {', '.join(sorted(unknown))}")

@@ -20,6 +20,9 @@ from conformance.ticker import Ticker
 from conformance.under_test import UnderTest
 
 
+_LEAST = 50  # cases that make a pace; the first ones wait for what is still to be imported
+
+
 @dataclass(slots=True)
 class Work:
     """How much there is to do, in cases, and how much is done. ``started`` is when the first test was."""
@@ -31,7 +34,7 @@ class Work:
     def left(self, current: int, now: float) -> float | None:
         """Seconds until all is done at the pace so far, ``current`` cases of this test included; None: no pace yet."""
         done = self.done + current
-        return (now - self.started) * max(self.total - done, 0) / done if done > 0 else None
+        return (now - self.started) * max(self.total - done, 0) / done if done >= _LEAST else None
 
 
 _TICKER = pytest.StashKey[Ticker]()
@@ -60,11 +63,11 @@ class Running:
     def line(self) -> str:
         now = time.monotonic()
         specializations = sum(len(tally.specializations) for tally in list(self.engine.tallies.values()))
-        failures = f"{self.recorded()} failures{' and one being shrunk' if self.target.met else ''}"
+        shrinking = ", shrinking the next" if self.target.met else ""
         parts = [
             f"{self.name}: {self.cases:,} cases, {self.cases / max(now - self.started, 1e-3):,.0f}/s",
-            f"{specializations} specializations",
-            failures,
+            f"specializations: {specializations}",
+            f"failures: {self.recorded()}{shrinking}",
         ]
         left = self.work.left(min(self.cases, self.weight), now)
         return ", ".join([*parts, f"{shown_time(left)} left"] if left is not None else parts)

@@ -53,7 +53,7 @@ class Ticker:
                 self._line = None
                 if self._is_shown:
                     self._is_shown = False
-                    self._write(f"\\r\\x1b[K{self._current_line()}")
+                    self._write(f"\r\x1b[K{self._current_line()}")
 
     def _run(self) -> None:
         due = time.monotonic() + (LIVE_EVERY if self._live else EVERY)
@@ -69,9 +69,9 @@ class Ticker:
         line = printable(line)
         if self._live:
             self._is_shown = True
-            self._write(f"\\r{line if len(line) <= self._width else line[: self._width - 3] + '...'}\\x1b[K")
+            self._write(f"\r{line if len(line) <= self._width else line[: self._width - 3] + '...'}\x1b[K")
         else:
-            self._write(f"{chr(10) if self._current_line() else ''}{line}\\n")
+            self._write(f"{chr(10) if self._current_line() else ''}{line}\n")
 
     def _write(self, text: str) -> None:
         try:

@@ -247,7 +247,7 @@ class _Orders:
         lowered = []
 
         def launch(kernel: Any, grid: tuple[int, ...], arguments: Mapping[str, Any]) -> None:
-            bound = launcher._bind(kernel, arguments)
+            bound = launcher.bind(kernel, arguments)
             lowered.append(frontend.linalg(kernel, bound.types, bound.constants, bound.multiples))
 
         self._launcher.launch = launch

@@ -34,7 +34,7 @@ if (_UNAVAILABLE := LoweredLane().unavailable()) is not None:
     pytest.skip(_UNAVAILABLE, allow_module_level=True)
 
 from conformance.lanes.lowered import frontend, mlir, native
-from conformance.lanes.lowered.launcher import Launcher, _bind
+from conformance.lanes.lowered.launcher import Launcher, bind
 
 SIXTEEN = np.arange(16)
 
@@ -75,7 +75,7 @@ def test_one_becomes_a_constant_and_multiples_of_sixteen_carry_the_hint(
     kernel: Any, n: int, constant: bool, multiple: bool
 ) -> None:
     name = kernel.arg_names[1]
-    bound = _bind(kernel, {"out": ints(16), name: n})
+    bound = bind(kernel, {"out": ints(16), name: n})
     assert (name in bound.constants, name in bound.multiples) == (constant, multiple)
     assert (name in bound.types) == (not constant)
     text = frontend.linalg(kernel, bound.types, bound.constants, bound.multiples)

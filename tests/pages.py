@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from reference import verdict as v
@@ -73,6 +74,7 @@ def answered(case: Case) -> Case | None:
     return None if violations(case, ANSWER_CLAUSES) else case
 
 
+@cache
 def many(count: int) -> dict[str, Report]:
     """As many failures, of six causes and of none, on cases of up to some hundred tokens."""
     rng = random.Random(11)

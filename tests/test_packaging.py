@@ -353,21 +353,43 @@ def test_generated_files_are_ignored_by_git() -> None:
     assert ignored == generated
 
 
+def commands_of_ci(folder: Path, *, failing: str, browser: bool) -> tuple[int, list[str]]:
+    """Exit status of the CI script and what it ran, on a machine whose `make` and `apt-get` only record it."""
+    recorded = folder / "recorded"
+    recorded.unlink(missing_ok=True)
+    script = f"""#!/bin/sh
+echo "$(basename "$0") $* $BROWSER_REQUIRED" >> {recorded}
+read -r line && exit 9
+test "$1" != "{failing}"
+"""
+    for name in ("make", "apt-get", "chromium"):
+        (folder / name).write_text(script)
+        (folder / name).chmod(0o755)
+    if not browser:
+        (folder / "chromium").unlink()
+    for name in ("bash", "dirname", "basename"):
+        if not (folder / name).exists():
+            (folder / name).symlink_to(shutil.which(name) or name)
+    done = subprocess.run([ROOT / ".ci" / "run"], env={**os.environ, "PATH": str(folder)}, input=b"typed\n")
+    return done.returncode, recorded.read_text().splitlines()
+
+
 def test_the_ci_script_runs_without_input_and_fails_when_a_step_does(tmp_path: Path) -> None:
     """With a `make` that only records its goal: the steps, and that a failing one is not passed over."""
-    recorded = tmp_path / "goals"
-    script = f'#!/bin/sh\necho "$@" >> {recorded}\nread -r line && exit 9\ntest "$1" != "$FAILING"\n'
-    (tmp_path / "make").write_text(script)
-    (tmp_path / "make").chmod(0o755)
-    environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
     steps = ["lint", "test-interpreter", "test"]
+    assert commands_of_ci(tmp_path, failing="none", browser=True) == (0, [f"make {step} 1" for step in steps])
+    for number, step in enumerate(steps, 1):
+        status, ran = commands_of_ci(tmp_path, failing=step, browser=True)
+        assert status != 0, step
+        assert len(ran) == number
 
-    def run(failing: str) -> int:
-        recorded.unlink(missing_ok=True)
-        command = [str(ROOT / ".ci" / "run")]
-        return subprocess.run(command, env={**environment, "FAILING": failing}, input=b"typed\n").returncode
 
-    assert run("none") == 0
-    assert recorded.read_text().split() == steps
-    for step in steps:
-        assert run(step) != 0, step
+def test_the_ci_script_installs_a_browser_where_there_is_none(tmp_path: Path) -> None:
+    status, ran = commands_of_ci(tmp_path, failing="none", browser=False)
+    assert status == 0
+    assert [line.split()[:2] for line in ran[:3]] == [["apt-get", "update"], ["apt-get", "install"], ["make", "lint"]]
+    assert "chromium" in ran[1].split()
+    for step in ("update", "install"):
+        status, ran = commands_of_ci(tmp_path, failing=step, browser=False)
+        assert status != 0
+        assert not any(line.startswith("make") for line in ran)

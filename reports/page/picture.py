@@ -302,7 +302,7 @@ class _Layout:
             box = Box(x, y + line * 74, size, 62, "place" if name.startswith("block") else "place bin")
             boxes[name] = box
             self.labels.append(Label(box.middle, box.y + 34, name, "name", "middle"))
-            self.labels.append(Label(box.middle, box.y + 51, self._about(name, names[name]), "of", "middle"))
+            self.labels.append(Label(box.middle, box.y + 51, self._about(name, names[name]), "of inside", "middle"))
         return boxes, y + (len(shown) + across - 1) // across * 74 if shown else y
 
     def _place(self, value: int) -> str:

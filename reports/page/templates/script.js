@@ -64,7 +64,9 @@
   // An address of one failure opens it.
   function open() {
     const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
-    if (target instanceof HTMLDetailsElement) { target.open = true; target.scrollIntoView(); }
+    if (!(target instanceof HTMLDetailsElement)) return;
+    for (let each = target; each; each = each.parentElement.closest("details")) each.open = true;
+    target.scrollIntoView();
   }
   addEventListener("hashchange", open);
   open();

@@ -241,6 +241,7 @@ CATALOGUE: tuple[Fault, ...] = (
             "sign",
             "window",
             "out of bounds read before",
+            "crash",
         ),
     ),
     Fault(
@@ -475,10 +476,7 @@ CATALOGUE: tuple[Fault, ...] = (
         "the cell of another rank's token is read, in a row that may not have it",
         TILED,
         (
-            (
-                "cell = tl.where(found, row.to(tl.int64) * row_stride + block_index, 0)",
-                "cell = row.to(tl.int64) * row_stride + block_index",
-            ),
+            ("cell = tl.where(found, ", "cell = tl.where(block_index >= 0, "),
             ("tl.load(table_ptr + cell, mask=found, other=0)", "tl.load(table_ptr + cell)"),
         ),
         ("out of bounds read past",),

@@ -19,6 +19,7 @@ from reference import verdict as v
 from reference.case import Case, Group, Launch
 from reference.contract import ANSWER_CLAUSES, CLAUSES
 from reports.call import Call
+from reports.coverage import INTERLEAVES, SHAPES, Counts
 from reports.failure import FailureReport
 from reports.summary import Summary, Tally
 from strategies.declaration import FEATURES
@@ -305,7 +306,8 @@ def test_the_fields_of_a_report_are_documented() -> None:
             "verdict": text[text.index("`verdict`:") : text.index("`call`:")],
             "call": text[text.index("`call`:") : text.index("`case`, schema 1")],
             "case": text[text.index("`case`, schema 1") : text.index("## failure-*.md")],
-            "summary": text[summary : text.index("## Running a case again")],
+            "summary": text[summary : text.index("## coverage.json")],
+            "coverage": text[text.index("## coverage.json") : text.index("## index.html")],
         }.items()
     }
     named = {
@@ -318,7 +320,13 @@ def test_the_fields_of_a_report_are_documented() -> None:
         "call": REPORT["call"].keys(),
         "case": REPORT["case"].keys(),
         "summary": done.keys(),
+        "coverage": Counts().to_json().keys(),
     }
+
+
+def test_the_shapes_of_a_batch_are_documented() -> None:
+    for name in (*SHAPES, *INTERLEAVES):
+        assert f"`{name}`" in REPORTS.read_text(encoding="utf-8"), name
 
 
 def test_the_parts_of_a_report_are_documented() -> None:

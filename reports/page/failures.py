@@ -75,6 +75,11 @@ class Failure:
         return self.link.removesuffix(".json") + ".md"
 
     @property
+    def script_link(self) -> str:
+        """The script as a file, or nothing."""
+        return self.link.removesuffix(".json") + ".py" if isinstance(self.report.get("script"), str) else ""
+
+    @property
     def several_groups(self) -> bool:
         return len(self.report["case"]["groups"]) > 1
 

@@ -1,0 +1,446 @@
+"""Known failures: what a file may say, what an entry explains, and that nothing else is forgiven for it."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conformance import explained, known, lanes
+from conformance.accepted import FAILS_DIFFERENTLY, FIXED, NOT_RUN, STILL_FAILS, Accepted
+from conformance.engine import Engine, Options
+from conformance.execution.session import Outcome
+from conformance.subjects.entry import EntryPoint
+from conformance.verdicts import Finding, judge
+from reference import verdict as v
+from reference.case import Case, CaseError, ContextParallel, Group, Launch
+from strategies.declaration import Declaration
+from tests.commands import ROOT, USAGE_ERROR, Done, in_few_processes, pytest_
+from tests.faults.catalogue import PACKAGE, by_name, faulty_source, write_variant
+
+LANE = lanes.automatic()
+SHARED = by_name("torch-kernel-block-for-virtual-block")
+TAIL = by_name("torch-pads-the-tail")
+# b = 1, B = 2, W = 2: with b for B, position 2 is rank 0's and not rank 1's. Its output has a tail of one element.
+CASE = Case((0, 1), (2,), 1, 2, (Group(((0, 1),), 1, 2),), cp=ContextParallel(2, 1, 2))
+LAUNCH = Launch()
+JSON = json.dumps({"case": CASE.to_json(), "launch": LAUNCH.to_json()})
+
+
+def entry(**changes: str | None) -> str:
+    """The text of one entry; None leaves a key out."""
+    values = {
+        "entry_point": "kernels.dcp",
+        "kind": "mismatch",
+        "cause": "virtual block",
+        "reason": "for a test",
+        "case": JSON,
+    }
+    lines = [f"{name} = {json.dumps(value)}" for name, value in (values | changes).items() if value is not None]
+    return "\n".join(["[[failure]]", *lines, ""])
+
+
+def written(path: Path, *entries: str, schema: str = "schema = 1\n") -> Path:
+    path.write_text("\n".join([schema, *entries]), encoding="utf-8")
+    return path
+
+
+# The file.
+
+
+def test_an_entry_is_read_as_it_is_meant(tmp_path: Path) -> None:
+    (tmp_path / "case.json").write_text(json.dumps(CASE.to_json()))
+    file = written(
+        tmp_path / "known.toml",
+        entry(buffer="block_table", lane="lowered", reason=" because \n"),
+        entry(entry_point="vllm-ascend.v2", case=None, case_file="case.json", kind="hang", cause="hang"),
+    )
+    first, second = known.read(file)
+    assert (first.entry_point, first.kind, first.lane, first.reason) == (
+        "kernels.dcp",
+        "mismatch",
+        "lowered",
+        "because",
+    )
+    assert first.key == "virtual block block_table"
+    assert (first.saved.case, first.saved.launch) == (CASE, LAUNCH)
+    assert (second.entry_point, second.key, second.lane, second.saved.case) == ("vllm-ascend.v2", "hang", "", CASE)
+    assert second.where == f"{file}: failure 2 (vllm-ascend.v2)"
+    assert known.read(written(tmp_path / "empty.toml")) == ()
+
+
+WRONG: dict[str, tuple[str, str]] = {
+    "toml": ("schema = \n", r"not TOML: .*line 1"),
+    "no-schema": (entry(), r"schema: missing"),
+    "schema": ("schema = 2\n", r"schema: expected 1, got 2"),
+    "schema-true": ("schema = true\n", r"schema: expected 1, got true"),
+    "unknown-table": ("schema = 1\n[[failures]]\n", r"failures: unknown field; known are schema, failure"),
+    "no-list": ("schema = 1\n[failure]\nreason = 'x'\n", r"failure: expected entries, .* got an object"),
+    "no-table": ("schema = 1\nfailure = [1]\n", r"failure 1: entry: expected an object, got 1"),
+    "no-reason": ("schema = 1\n" + entry(reason=None), r"failure 1: reason: missing"),
+    "empty-reason": (
+        "schema = 1\n" + entry() + entry(reason="  "),
+        r"failure 2 \(kernels.dcp\): reason: it is empty; say why this failure is accepted",
+    ),
+    "empty-cause": ("schema = 1\n" + entry(cause=""), r"failure 1 \(kernels.dcp\): cause: it is empty"),
+    "unknown-key": ("schema = 1\n" + entry(issue="7"), r"failure 1: issue: unknown field; known are entry_point, "),
+    "number": ("schema = 1\n" + entry(reason=None) + "reason = 3\n", r"failure 1: reason: expected a text, got 3"),
+    "bare-name": ("schema = 1\n" + entry(entry_point="v2"), r"\(v2\): entry_point: expected one of kernels.NAME, .*v2"),
+    "no-subject": ("schema = 1\n" + entry(entry_point="vlm.v2"), r"entry_point: expected one of .* got \"vlm.v2\""),
+    "kind": ("schema = 1\n" + entry(kind="pass"), r'kind: expected "mismatch" or .*, got "pass"'),
+    "no-case": ("schema = 1\n" + entry(case=None), r"expected either case, a JSON text, or case_file, a path"),
+    "two-cases": ("schema = 1\n" + entry(case_file="x.json"), r"expected either case"),
+    "no-json": ("schema = 1\n" + entry(case="{"), r"failure 1 \(kernels.dcp\): case: line 1 column 2: not JSON"),
+    "no-such-file": ("schema = 1\n" + entry(case=None, case_file="x.json"), r"x\.json: No such file"),
+    "no-answer": (
+        "schema = 1\n" + entry(case=json.dumps(replace(CASE, cp=ContextParallel(2, 2, 2)).to_json())),
+        r"case: rank-range: rank 2 is outside 0\.\.1",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_with_a_file_is_said_in_one_line(name: str, tmp_path: Path) -> None:
+    text, message = WRONG[name]
+    file = tmp_path / "known.toml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(CaseError, match=message) as raised:
+        known.read(file)
+    assert str(raised.value).startswith(str(file.parent))
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["missing", "folder", "not-utf-8", "control"])
+def test_a_file_that_cannot_be_read_is_an_error_of_one_line(name: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "not-utf-8").write_bytes(b"schema = 1 # \xff")
+    (tmp_path / "control").write_bytes(b"schema = 1\x07")
+    with pytest.raises(CaseError, match=re.escape(name)) as raised:
+        known.read(tmp_path / name)
+    assert "\n" not in str(raised.value)
+
+
+def test_what_is_written_reads_the_same(tmp_path: Path) -> None:
+    """Whatever a kernel's message held: it is part of the cause."""
+    odd = "crash: a \"quote\", a \\ and \x1b[31m red\u2028 \U0001f600 ''' # \t"
+    [plain] = known.read(written(tmp_path / "known.toml", entry()))
+    named = replace(LAUNCH, constants={"it's": 1})
+    many = [
+        plain,
+        replace(plain, kind="crash", cause=odd, buffer="b", lane="lowered"),
+        replace(plain, saved=replace(plain.saved, launch=named)),
+    ]
+    file = tmp_path / "again.toml"
+    file.write_text(known.text_of(many), encoding="utf-8")
+    again = known.read(file)
+    assert [(each.kind, each.cause, each.buffer, each.lane, each.reason) for each in again] == [
+        (each.kind, each.cause, each.buffer, each.lane, each.reason) for each in many
+    ]
+    assert [each.saved.launch for each in again] == [LAUNCH, LAUNCH, named]
+    assert len(tomllib.loads(file.read_text())["failure"]) == 3
+
+
+# What is explained, on findings made for it.
+
+ENTRY = EntryPoint("kernels", "1", "dcp", "f", "dcp", "f.py", 1, (), (), Declaration(features=frozenset({"cp"})))
+
+
+def read_past(buffer: str, direction: str = "read") -> v.Guard:
+    return v.Guard(buffer, direction, 4096, 0, f"{direction} {buffer} too far")
+
+
+def ended_well(case: Case, launch: Launch, *values: int, guards: tuple[v.Guard, ...] = ()) -> Finding:
+    return judge(ENTRY, case, launch, Outcome("ok", {"slot_mapping": list(values)}, guards))
+
+
+RIGHT, WRONG_VALUE = (0, v.UNWRITTEN), (7, v.UNWRITTEN)
+
+
+def test_what_is_wrong_is_looked_at_part_by_part() -> None:
+    """An explained access excuses neither one to another buffer nor a wrong value."""
+    guards = (read_past("block_table[0]"), read_past("block_table[1]"), read_past("slot_mapping", "write"))
+    finding = ended_well(CASE, LAUNCH, *WRONG_VALUE, guards=guards)
+    found = [(part.verdict.kind, [guard.buffer for guard in part.verdict.guards]) for part in explained.parts(finding)]
+    assert found == [(v.GUARD, ["block_table[0]"]), (v.GUARD, ["slot_mapping"]), (v.MISMATCH, [])]
+
+    def table(part: Finding) -> bool:
+        return part.verdict.kind == v.GUARD and part.verdict.guards[0].buffer.startswith("block_table")
+
+    assert explained.remainder(finding, table).verdict.guards == guards[2:]
+    assert explained.remainder(finding, lambda part: part.verdict.kind == v.GUARD).verdict.kind == v.MISMATCH
+    assert explained.remainder(finding, lambda part: False) is finding
+    assert explained.remainder(finding, lambda part: True).verdict.passed
+    assert explained.parts(ended_well(CASE, LAUNCH, *RIGHT)) == ()
+
+
+@pytest.mark.parametrize("values", [RIGHT, WRONG_VALUE], ids=["right", "wrong"])
+def test_behind_an_explained_over_read_values_are_compared(values: tuple[int, ...]) -> None:
+    """The launch ends at its first read past the table; where poison can be read it goes on and fails, or does not."""
+    launches = []
+
+    def run(case: Case, launch: Launch) -> Finding:
+        launches.append(launch.fence)
+        if launch.fence == "open":
+            return ended_well(case, launch, *values)
+        return judge(ENTRY, case, launch, Outcome("crash", guards=(read_past("block_table"),)))
+
+    found = explained.beyond(run, CASE, LAUNCH, lambda part: part.verdict.kind == v.GUARD)
+    assert launches == ["after", "open"]
+    assert found.verdict.passed == (values == RIGHT)
+    assert explained.beyond(run, CASE, LAUNCH, lambda part: False).verdict.kind == v.GUARD
+
+
+def test_behind_an_explained_exception_values_are_compared_on_wider_rows() -> None:
+    case = replace(CASE, positions=(4,), groups=(Group(((0, 1),), 1, 2),))  # rank 0's, two columns further
+
+    def run(case: Case, launch: Launch) -> Finding:
+        if case.groups[0].row_width < 4:
+            return judge(ENTRY, case, launch, Outcome("raised", message="IndexError: index 2 is out of bounds"))
+        return ended_well(case, launch, *WRONG_VALUE)
+
+    found = explained.beyond(run, case, LAUNCH, lambda part: part.verdict.kind == v.CRASH)
+    assert found.verdict.kind == v.MISMATCH
+    assert found.case.groups[0].row_width == 4
+
+
+def test_what_stays_explained_ends() -> None:
+    def run(case: Case, launch: Launch) -> Finding:
+        return judge(ENTRY, case, launch, Outcome("crash", guards=(read_past("positions"),)))
+
+    assert explained.beyond(run, CASE, LAUNCH, lambda part: True).verdict.passed
+
+
+def test_a_case_of_two_known_causes_is_explained_by_both_and_by_neither_alone() -> None:
+    """Slots above 2^24 in float32, and a block outside what v2 stages of a row, in one output."""
+    rows = ((*range(4095), 2**23, 5, 6),)
+    case = Case((0, 2), (4095 * 4 + 1, 4097 * 4), 2, 2, (Group(rows, 4, 4),), idx_mapping=(0,))
+    launch = Launch(constants={"TOTAL_BLOCK_SIZE": 4096})
+    entry = replace(ENTRY, name="v2", family="v2", declaration=Declaration(features=frozenset({"tail"})))
+    finding = judge(entry, case, launch, Outcome("ok", {"slot_mapping": [2**25, 77]}))
+    assert finding.verdict.total_differences == 2
+    assert not explained.can_be(finding, {"float32"})
+    assert not explained.can_be(finding, {"window"})
+    assert explained.can_be(finding, {"float32", "window"})
+    other = judge(entry, case, launch, Outcome("ok", {"slot_mapping": [2**25 + 2, 77]}))
+    assert not explained.can_be(other, {"float32", "window"})
+
+
+# Entries against kernels, in this process.
+
+
+def combined(folder: Path, *faults: str) -> Path:
+    """The kernels with several faults in the torch path."""
+    first, *others = map(by_name, faults)
+    source = write_variant(first, folder)
+    file = source / "kernels" / first.file
+    for fault in others:
+        file.write_text(faulty_source(fault, file.read_text(encoding="utf-8")), encoding="utf-8")
+    return source
+
+
+@pytest.fixture(scope="module")
+def trees(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("trees")
+    return {
+        "right": PACKAGE.parent,
+        "shared": combined(folder / "shared", SHARED.name),
+        "tail": combined(folder / "tail", TAIL.name),
+        "both": combined(folder / "both", SHARED.name, TAIL.name),
+    }
+
+
+STATUSES = {
+    "right": [FIXED, FIXED, FIXED, NOT_RUN, NOT_RUN],
+    "shared": [STILL_FAILS, FAILS_DIFFERENTLY, STILL_FAILS, NOT_RUN, NOT_RUN],
+    "tail": [FAILS_DIFFERENTLY, STILL_FAILS, STILL_FAILS, NOT_RUN, NOT_RUN],
+}
+
+
+@pytest.mark.parametrize("name", STATUSES)
+def test_the_case_of_an_entry_decides_what_it_is_worth(name: str, trees: dict[str, Path], tmp_path: Path) -> None:
+    entries = known.read(
+        written(
+            tmp_path / "known.toml",
+            entry(),
+            entry(cause="padding end"),
+            entry(cause="unknown"),
+            entry(entry_point="vllm.v1"),
+            entry(lane="somewhere else"),
+        )
+    )
+    options = Options(("kernels",), {"kernels": str(trees[name])}, 1, 10.0, ROOT / ".cache", 1)
+    engine = Engine(LANE, options)
+    try:
+        accepted = Accepted(entries, engine)
+        outcomes = [accepted.outcome(each) for each in entries]
+        assert [outcome.status for outcome in outcomes] == STATUSES[name]
+        assert "this run is not about vllm" in outcomes[3].why
+        assert "known on lane somewhere else" in outcomes[4].why
+        if name != "right":
+            finding = outcomes[0].finding
+            assert finding is not None
+            explaining = accepted.explaining(finding)
+            assert explaining is entries[0 if name == "shared" else 1]
+            # An unknown cause explains the very same case, and no other one.
+            unknown = Accepted(entries[2:3], engine)
+            assert unknown.explaining(finding) is entries[2]
+            assert unknown.explaining(replace(finding, case=replace(CASE, max_num_tokens=1))) is None
+            assert Accepted((replace(entries[0], kind="crash"),), engine).explaining(finding) is None
+            elsewhere = replace(finding, entry=replace(finding.entry, name="v1"))
+            assert accepted.explaining(elsewhere) is None
+    finally:
+        engine.close()
+
+
+# The options, as somebody types them.
+
+SELECTED = ("conformance/test_dcp.py", "conformance/test_known.py", "-p", "no:cacheprovider", "-rxX")
+FEW = ("--max-examples", "120", "--hypothesis-seed", "5")
+
+
+def toml(path: Path) -> list[dict[str, str]]:
+    return tomllib.loads(path.read_text(encoding="utf-8"))["failure"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("known")
+
+
+@pytest.fixture(scope="module")
+def first(folder: Path, trees: dict[str, Path]) -> Done:
+    """A run that writes what it finds."""
+    options = (*FEW, "--report-dir", folder / "first", "--write-known-failures", folder / "written.toml")
+    return pytest_("conformance/test_dcp.py", "--source", f"kernels={trees['tail']}", *options)
+
+
+@pytest.fixture(scope="module")
+def runs(folder: Path, first: Done, trees: dict[str, Path]) -> dict[str, Done]:
+    text = (folder / "written.toml").read_text(encoding="utf-8")
+    accepted = folder / "accepted.toml"
+    accepted.write_text(text.replace('reason = ""', 'reason = "accepted for this test"'), encoding="utf-8")
+    differs = written(folder / "differs.toml", entry(cause="padding end", reason="it was once so"))
+    unknown = written(folder / "unknown.toml", entry(cause="unknown"))
+    elsewhere = written(folder / "elsewhere.toml", entry(entry_point="vllm.v1"), entry(lane="interpreter, say"))
+    [report] = (folder / "first").glob("failure-kernels-dcp-*.json")
+    items: dict[str, tuple[str, Path, tuple[str | Path, ...]]] = {
+        "unedited": ("tail", folder / "written.toml", ()),
+        "accepted": ("tail", accepted, ("--strict-known",)),
+        "another": ("both", accepted, ("--write-known-failures", folder / "refreshed.toml")),
+        "fixed": ("right", accepted, ("--write-known-failures", folder / "none-left.toml")),
+        "strict": ("right", accepted, ("--strict-known",)),
+        "strict-deselected": ("right", accepted, ("--strict-known", "-k", "test_dcp_slots")),
+        "differs": ("shared", differs, ("-k", "known")),
+        "unknown": ("tail", unknown, ()),
+        "elsewhere": ("right", elsewhere, ("-rs",)),
+        "replayed": ("tail", accepted, ("--replay", report)),
+        "unwritable": ("right", accepted, ("--write-known-failures", accepted / "below-a-file.toml", "-k", "known")),
+    }
+    commands = [
+        (
+            *(("conformance", *SELECTED[2:]) if name == "replayed" else SELECTED),
+            *(*FEW, "--source", f"kernels={trees[tree]}", "--known-failures", file),
+            *("--report-dir", folder / name, *more),
+        )
+        for name, (tree, file, more) in items.items()
+    ]
+    return dict(zip(items, in_few_processes(commands), strict=True))
+
+
+def test_a_run_writes_an_entry_for_each_cause_it_found(first: Done, folder: Path) -> None:
+    assert first.status == 1, first.tail
+    [item] = toml(folder / "written.toml")
+    assert {key: item[key] for key in ("entry_point", "kind", "cause", "reason", "lane")} == {
+        "entry_point": "kernels.dcp",
+        "kind": "mismatch",
+        "cause": "padding end",
+        "reason": "",
+        "lane": LANE.name,
+    }
+    assert "1 known failures" in first.output
+    assert "1 without a reason" in first.output
+
+
+def test_an_entry_without_a_reason_is_refused(runs: dict[str, Done], folder: Path) -> None:
+    assert runs["unedited"].status == USAGE_ERROR
+    said = f"ERROR: --known-failures: {folder / 'written.toml'}: failure 1 (kernels.dcp): reason: it is empty"
+    assert any(line.startswith(said) for line in runs["unedited"].lines), runs["unedited"].tail
+
+
+def test_what_is_known_is_expected(runs: dict[str, Done]) -> None:
+    done = runs["accepted"]
+    assert done.status == 0, done.tail
+    assert re.search(r"1 passed, 1 xfailed", done.output), done.tail
+    assert "XFAIL conformance/test_known.py::" in done.output
+    [line] = [line for line in done.lines if line.startswith("known failure still fails: kernels.dcp: mismatch, ")]
+    found = re.search(r"accepted for this test \(explains (\d+) of the cases run\)$", line)
+    assert found, line
+    assert int(found[1]) > 1
+    assert done.lines.index(line) > 0
+
+
+def test_what_is_known_comes_first(runs: dict[str, Done]) -> None:
+    text = runs["accepted"].output
+    assert text.index("test_known.py x") < text.index("test_dcp.py .")
+
+
+def test_another_failure_is_new_and_no_report_is_about_the_known_one(runs: dict[str, Done], folder: Path) -> None:
+    done = runs["another"]
+    assert done.status == 1, done.tail
+    assert "1 failed, 1 xfailed" in done.output, done.tail
+    causes = [
+        json.loads(file.read_text())["diagnosis"]["cause"] for file in (folder / "another").glob("failure-*.json")
+    ]
+    assert causes
+    assert "padding end" not in causes
+    kept, *new = toml(folder / "refreshed.toml")
+    assert (kept["cause"], kept["reason"]) == ("padding end", "accepted for this test")
+    assert sorted(each["cause"] for each in new) == sorted(causes)
+    assert {each["reason"] for each in new} == {""}
+
+
+def test_what_passes_now_is_said_and_fails_only_a_strict_run(runs: dict[str, Done], folder: Path) -> None:
+    assert runs["fixed"].status == 0, runs["fixed"].tail
+    assert "1 passed, 1 xpassed" in runs["fixed"].output
+    assert "known failure passes now: kernels.dcp: mismatch, padding end: accepted for this test" in runs["fixed"].lines
+    assert "failure" not in tomllib.loads((folder / "none-left.toml").read_text())
+    for name in ("strict", "strict-deselected"):
+        assert runs[name].status == 1, runs[name].tail
+        assert any(line.startswith("--strict-known: kernels.dcp: mismatch") for line in runs[name].lines)
+    assert "1 passed, 1 deselected" in runs["strict-deselected"].output
+
+
+def test_a_case_that_fails_in_another_way_is_new(runs: dict[str, Done]) -> None:
+    done = runs["differs"]
+    assert done.status == 1, done.tail
+    assert "kernels.dcp: mismatch, padding end: its case fails in another way now: mismatch: 1 element" in done.output
+    assert "1 failed" in done.output
+
+
+def test_an_unknown_cause_explains_its_own_case_only(runs: dict[str, Done]) -> None:
+    assert runs["unknown"].status == 1
+    assert "1 failed, 1 xfailed" in runs["unknown"].output, runs["unknown"].tail
+
+
+def test_an_entry_that_cannot_be_run_says_so(runs: dict[str, Done]) -> None:
+    done = runs["elsewhere"]
+    assert done.status == 0, done.tail
+    assert "1 passed, 2 skipped" in done.output
+    for reason in ("this run is not about vllm", f"known on lane interpreter, say, this is lane {LANE.name}"):
+        assert len([line for line in done.lines if reason in line]) == 2, done.tail  # -rs, and at the end
+
+
+def test_a_saved_case_that_fails_as_known_is_expected(runs: dict[str, Done]) -> None:
+    assert runs["replayed"].status == 0, runs["replayed"].tail
+    assert "2 xfailed" in runs["replayed"].output
+    assert "known failure: accepted for this test" in runs["replayed"].output
+
+
+def test_a_file_that_cannot_be_written_fails_the_run(runs: dict[str, Done]) -> None:
+    done = runs["unwritable"]
+    assert done.status == 1, done.tail
+    assert any(line.startswith("--write-known-failures: cannot write ") for line in done.lines), done.tail

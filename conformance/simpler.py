@@ -109,7 +109,7 @@ def _fitting(case: Case, group: Group) -> Group | None:
     if group.kind == "circular" or not group.block_table:
         return group
     width = group.row_width // k * k
-    needed = _columns(case, group)
+    needed = columns_needed(case, group)
     if needed <= width:
         return replace(group, block_table=tuple(row[:width] for row in group.block_table), row_stride=None)
     width, rows = -(-needed // k) * k, len(group.block_table)
@@ -119,7 +119,8 @@ def _fitting(case: Case, group: Group) -> Group | None:
     return replace(group, block_table=table, row_stride=None)
 
 
-def _columns(case: Case, group: Group) -> int:
+def columns_needed(case: Case, group: Group) -> int:
+    """Columns that the local tokens of ``case`` need in a row of ``group``."""
     if not group.enabled:
         return 0
     if rule_of(case, group) == SHARDED and group.kv_cache_block_size % case.cp.interleave:

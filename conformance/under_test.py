@@ -13,15 +13,18 @@ from conformance.engine import Engine, declared, narrowed, settings_of
 from conformance.evidence import Evidence
 from conformance.explained import beyond, can_be, remainder, signature
 from conformance.known import KnownFailure
+from conformance.probes import probes
 from conformance.reduction import reduced
 from conformance.simpler import most_compilations
 from conformance.subjects.allocated import with_allocated_rows
+from conformance.subjects.binding import outside
 from conformance.subjects.binding import settings_of as settings_of_launch
 from conformance.subjects.entry import EntryPoint
 from conformance.subjects.launching import Settings
 from conformance.verdicts import ConformanceFailure, Finding, Search, failure_of
 from reference import verdict as v
 from reference.case import Case, Launch
+from reports.diagnosis import GENERAL, UNKNOWN
 from strategies.cases import cases, free_specializations
 from strategies.specializations import Specialization
 
@@ -88,7 +91,11 @@ class UnderTest:
 
     def agrees_on(self, saved: Drawn) -> None:
         """The same for one case that was not drawn."""
-        self._assert(saved)
+        try:
+            self._assert(saved)
+        except ConformanceFailure as failure:
+            failure.finding = self._with_evidence(failure.finding)
+            raise
 
     def fails_as_known(self, known: KnownFailure) -> None:
         """Raises StillFails for the failure that is known, and whatever else there is as a failure; passes when there
@@ -134,9 +141,20 @@ class UnderTest:
             self.engine.session(self.entry.subject).hurried = False
             smaller = run(smaller.case, smaller.launch)
         found = smaller if not smaller.verdict.passed else failure.finding
-        result = failure_of(replace(found, evidence=self._evidence.all()), failure.examples)
+        result = failure_of(self._with_evidence(found), failure.examples)
         result.shrinking = failure.search.shrinking(launches) if failure.search is not None else None
         return result
+
+    def _with_evidence(self, finding: Finding) -> Finding:
+        """``finding`` with the launches of this test, and as many more as it takes to tell what it is."""
+        told = replace(finding, evidence=self._evidence.all())
+        if finding.verdict.kind != v.MISMATCH or told.diagnosis.cause not in {UNKNOWN, *GENERAL}:
+            return told
+        settings = settings_of_launch(self.entry, finding.launch)
+        for case, launch in probes(finding.case, finding.launch):
+            if self.entry.cannot_take(case, launch) is None and not outside(self.entry, case, launch, settings):
+                self._run(case, launch, settings)
+        return replace(finding, evidence=self._evidence.all())
 
     def _run(self, case: Case, launch: Launch, settings: Settings) -> Finding:
         finding = self.engine.run(self.entry, case, launch, settings)

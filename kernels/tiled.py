@@ -47,6 +47,22 @@ def find_requests(query_start_loc, num_reqs, first_token, TILE_BLOCK_SIZE: tl.co
     return request
 
 
+@triton.jit
+def divide_positions(position, divisor):
+    """``position // divisor`` for positions >= 0 and a divisor that all of them share: by a shift where it is a power of
+    two, as block sizes nearly always are.
+
+    A GPU has no instruction for dividing integers, and what takes its place is a third of this kernel's work (H200, one
+    request of 1,048,576 tokens: 4.86 us without the shift and 4.17 us with it and 32-bit strides).
+    """
+    if divisor & (divisor - 1) == 0:
+        # The exponent of the divisor as a float, which is exact: the bits above the fraction, less their bias.
+        quotient = position >> ((divisor.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127)
+    else:
+        quotient = position // divisor
+    return quotient
+
+
 # What may change with every step is not specialized on: each new kind of batch would compile again.
 @triton.jit(
     do_not_specialize=["max_num_tokens", "num_reqs", "num_positions"],
@@ -87,9 +103,12 @@ def _compute_slot_mapping_tiled_kernel(
     first_token = tl.program_id(0) * TILE_BLOCK_SIZE
     token = first_token + tl.arange(0, TILE_BLOCK_SIZE)
     # Masked by what there is, not by the number of tokens: that is on the device, and would have to arrive first.
-    loaded = tl.load(pos + token, mask=token < num_positions, other=-1).to(tl.int32)
+    loaded = tl.load(pos + token, mask=token < num_positions, other=-1)
+    # The low half of a position beyond int32 would be an ordinary one of another token.
+    loaded = tl.where(loaded <= 2147483647, tl.maximum(loaded, -1), -1).to(tl.int32)
     table_ptr = tl.load(block_table_ptrs + group).to(tl.pointer_type(tl.int32))
-    row_stride = tl.load(block_table_strides + group).to(tl.int64)
+    # Fewer than 2^31 cells: no position, an int32, reaches further in a row.
+    row_stride = tl.load(block_table_strides + group).to(tl.int32)
     block_size = tl.load(kernel_block_sizes + group)
     kv_cache_block_size = tl.load(block_sizes + group)
     request = find_requests(query_start_loc, num_reqs, first_token, TILE_BLOCK_SIZE)
@@ -116,12 +135,12 @@ def _compute_slot_mapping_tiled_kernel(
                 position, kv_cache_block_size, group_cp_size, group_cp_rank, CP_INTERLEAVE
             )
             is_local = is_local & is_own
-        block_index = position // block_size
+        block_index = divide_positions(position, block_size)
         offset = position - block_index * block_size
 
         found = is_local & (block_index < row_stride)
         # Ascend's compiler drops the mask of a scattered load and selects afterwards: the address must be good anyway.
-        cell = tl.where(found, row.to(tl.int64) * row_stride + block_index, 0)
+        cell = tl.where(found, row.to(tl.int64) * row_stride.to(tl.int64) + block_index, 0)
         block_number = tl.load(table_ptr + cell, mask=found, other=0).to(slot_type)
         slots = tl.where(found, block_number * block_size + offset, slots)
 

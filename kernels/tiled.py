@@ -49,8 +49,8 @@ def find_requests(query_start_loc, num_reqs, first_token, TILE_BLOCK_SIZE: tl.co
 
 @triton.jit
 def divide_positions(position, divisor):
-    """``position // divisor`` for positions >= 0 and a divisor that all of them share: by a shift where it is a power of
-    two, as block sizes nearly always are.
+    """``position // divisor`` for positions >= 0 and a divisor that all of them share: by a shift where it is a power
+    of two, as block sizes nearly always are.
 
     A GPU has no instruction for dividing integers, and what takes its place is a third of this kernel's work (H200, one
     request of 1,048,576 tokens: 4.86 us without the shift and 4.17 us with it and 32-bit strides).

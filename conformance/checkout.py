@@ -17,7 +17,7 @@ def commit_of(file: str) -> str:
     "" for a file that git does not track, and where there is no git.
     """
     path = Path(file)
-    if not path.is_file() or _git(path, "ls-files", "--error-unmatch", "--", path.name) is None:
+    if not os.path.isfile(file) or _git(path, "ls-files", "--error-unmatch", "--", path.name) is None:
         return ""
     commit = _git(path, "rev-parse", "HEAD")
     changed = _git(path, "status", "--porcelain", "--", path.name)

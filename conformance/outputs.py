@@ -55,15 +55,15 @@ class Shown(TerminalRepr):
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    report = yield
+    """Record what was found, and show that in the place of a traceback, which would lead into the suite."""
     if call.excinfo is not None and ENGINE in item.config.stash:
         engine, recorder = item.config.stash[ENGINE], item.config.stash[RECORDER]
         recorded = [recorder.record(engine, item.nodeid, each) for each in failures_in(call.excinfo.value)]
         if recorded:
-            report.longrepr = Shown(recorded)
+            item.repr_failure = lambda *_, **__: Shown(recorded)  # type: ignore[method-assign]
             # pytest's XML takes them from the report of the teardown, which takes them from here.
             item.user_properties += [pair for each in recorded for pair in _properties(each).items()]
-    return report
+    return (yield)
 
 
 def _properties(recorded: Recorded) -> Mapping[str, object]:

@@ -19,7 +19,6 @@ from conformance.stash import ENGINE, RECORDER, target_of
 from conformance.ticker import Ticker
 from conformance.under_test import UnderTest
 
-
 _LEAST = 50  # cases that make a pace; the first ones wait for what is still to be imported
 
 

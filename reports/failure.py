@@ -127,7 +127,10 @@ class FailureReport:
         """The script that shows the failure without this project."""
         title = f"{self.subject} {self.version}, entry point {self.entry_point}: {self.verdict.kind}"
         case, launch, verdict = self.case, self.launch, self.verdict
-        return reproduction(title, self.call, case, launch, verdict, self.expected, self.diagnosis, self.traces())
+        try:
+            return reproduction(title, self.call, case, launch, verdict, self.expected, self.diagnosis, self.traces())
+        except Exception as error:  # the report of a failure must not fail
+            return Reproduction(note=f"No script: it could not be made ({type(error).__name__}: {error}).")
 
 
 def write(report: FailureReport, folder: str | Path) -> tuple[Path, Path]:

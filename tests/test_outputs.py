@@ -1,0 +1,201 @@
+"""What a run says at its end and to continuous integration, however many failures it has and whatever is in them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from reports import github
+from tests.test_reports import HOSTILE, outside_code
+
+ROOT = Path(__file__).resolve().parents[1]
+COMMANDS = ["::add-mask::x", "  ::error file=x::y", "##[error]x", "%0A::warning::x", "a:b,c%d"]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A run: its exit status, the bytes that it printed, and its files."""
+
+    status: int
+    output: bytes
+    folder: Path
+
+    @property
+    def text(self) -> str:
+        return self.output.decode("utf-8")
+
+    @property
+    def end(self) -> list[str]:
+        """From the suite's heading on, without pytest's last line."""
+        lines = self.text.splitlines()
+        start = next(number for number, line in enumerate(lines) if line.strip("= ") == "conformance")
+        return lines[start:-1]
+
+    def xml(self) -> ET.Element:
+        return ET.parse(self.folder / "junit.xml").getroot()
+
+
+def run(folder: Path, details: list[str], *arguments: str, **variables: str) -> Ended:
+    (folder / "test_nothing.py").write_text("def test_it(): pass\n")
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("GITHUB_", "PYTEST_", "CI"))
+    }
+    words = [str(folder / "reports"), f"--rootdir={folder}", str(folder / "test_nothing.py")]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.failing_run", *words, f"--junitxml={folder / 'junit.xml'}", *arguments],
+        cwd=ROOT,
+        env={**environment, **variables},
+        input=json.dumps(details).encode(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+        timeout=120,
+    )
+    return Ended(done.returncode, done.stdout, folder)
+
+
+@pytest.fixture(scope="module")
+def thousand(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    folder = tmp_path_factory.mktemp("thousand")
+    summary = folder / "summary.md"
+    return run(
+        folder, [str(n) for n in range(1000)], GITHUB_ACTIONS="true", GITHUB_STEP_SUMMARY=str(summary), CI="true"
+    )
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    folder = tmp_path_factory.mktemp("hostile")
+    return run(folder, [*HOSTILE, *COMMANDS], GITHUB_ACTIONS="true", GITHUB_STEP_SUMMARY=str(folder / "summary.md"))
+
+
+def test_a_thousand_failures_are_few_lines(thousand: Ended) -> None:
+    assert thousand.status == pytest.ExitCode.TESTS_FAILED
+    annotations = [line for line in thousand.end if line.startswith("::error ")]
+    assert len(annotations) == github.MOST_ANNOTATIONS
+    assert len(thousand.end) - len(annotations) <= 25
+    assert "1,000 failures, 1,000 causes" in thousand.end
+    assert f"... and 996 failures, 996 causes: see {thousand.folder}/reports" in thousand.end
+    assert len(thousand.text.splitlines()) < 80
+    assert "1000 failed" in thousand.text.splitlines()[-1]
+
+
+def test_a_thousand_failures_are_all_in_the_files(thousand: Ended) -> None:
+    reports = thousand.folder / "reports"
+    assert len(list(reports.glob("failure-*.json"))) == 1000
+    assert json.loads((reports / "summary.json").read_text())["reports"] == [
+        str(path) for path in sorted(reports.glob("failure-*.json"), key=lambda path: path.stat().st_mtime_ns)
+    ]
+    failures = thousand.xml().findall(".//failure")
+    assert len(failures) == 1000
+    rows = [line for line in (thousand.folder / "summary.md").read_text().splitlines() if line.startswith("| `kernels")]
+    assert len(rows) == 100
+
+
+def test_junit_has_diagnosis_and_report(hostile: Ended) -> None:
+    cases = hostile.xml().findall(".//testcase")
+    assert len(cases) == len(HOSTILE) + len(COMMANDS)
+    for case in cases:
+        properties = {each.get("name"): each.get("value") for each in case.findall("properties/property")}
+        assert Path(str(properties["report"])).is_file()
+        assert properties["cause"] == "crash"
+        assert str(properties["replay"]).startswith("pytest conformance --replay ")
+        failure = case.find("failure")
+        assert failure is not None
+        assert str(failure.get("message")).startswith("kernels.dcp: crash: ")
+
+
+def test_nothing_hostile_reaches_the_terminal(hostile: Ended) -> None:
+    assert all(character == "\n" or character.isprintable() for character in hostile.text)
+    assert max(map(len, hostile.end)) < 5000
+
+
+def test_nothing_hostile_becomes_a_command(hostile: Ended) -> None:
+    lines = hostile.text.splitlines()
+    commands = [line for line in lines if line.lstrip().startswith("::")]
+    assert len(commands) == github.MOST_ANNOTATIONS
+    assert all(line.startswith("::error file=/kernels/") for line in commands)
+    assert not any("##[" in line for line in lines if line not in commands)
+
+
+def test_nothing_hostile_becomes_markup(hostile: Ended) -> None:
+    text = (hostile.folder / "summary.md").read_text(encoding="utf-8")
+    assert all(character == "\n" or character.isprintable() for character in text)
+    shown = outside_code(text)
+    assert not re.search(r"(?<!\\)[<\[@]", shown)
+    assert len([line for line in shown.splitlines() if line.startswith("| CODE | CODE | ")]) > 1
+
+
+def test_failures_of_one_cause_are_shown_once(tmp_path: Path) -> None:
+    ended = run(tmp_path, ["signal 11 at 1", "signal 11 at 2", "another"])
+    assert "3 failures, 2 causes" in ended.end
+    heads = [line for line in ended.end if line.startswith("kernels.dcp: crash: signal")]
+    assert len(heads) == 1
+    assert heads[0].endswith(" (1 more of this cause)")
+    assert not any(line.startswith("::") for line in ended.text.splitlines())
+
+
+def test_what_cannot_be_written_is_printed(tmp_path: Path) -> None:
+    (tmp_path / "reports").write_text("a file\n")
+    summary = tmp_path / "no-folder" / "summary.md"
+    ended = run(tmp_path, ["::add-mask::x\n::b"], "--tb=short", GITHUB_ACTIONS="true", GITHUB_STEP_SUMMARY=str(summary))
+    assert ended.status == pytest.ExitCode.TESTS_FAILED
+    assert "# crash: `kernels` `dcp`" in ended.text.splitlines()
+    assert f"cannot write GitHub's summary {summary}: No such file or directory" in ended.text.splitlines()
+    assert not [
+        line for line in ended.text.splitlines() if line.startswith("::") and not line.startswith("::error file=")
+    ]
+
+
+def test_other_failures_are_shown_as_ever(tmp_path: Path) -> None:
+    """A test that fails by itself is pytest's to show."""
+    file = tmp_path / "test_other.py"
+    file.write_text("def test_it():\n    assert 1 == 2\n")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            str(file),
+            "-c",
+            "/dev/null",
+            "--rootdir",
+            str(tmp_path),
+            "-p",
+            "no:cacheprovider",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, "PYTEST_PLUGINS": "conformance.outputs"},
+    )
+    assert done.returncode == 1
+    assert "assert 1 == 2" in done.stdout
+    assert "FAILED" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [("a\nb", "a%0Ab"), ("100%", "100%25"), ("\x1b[31m", "\\x1b[31m"), ("::error::x", "::error::x"), ("\r", "\\r")],
+)
+def test_annotations_are_escaped(message: str, shown: str) -> None:
+    line = github.annotation("a,b:c.py", 3, "t,i:tle", message)
+    assert line == f"::error file=a%2Cb%3Ac.py,line=3,title=t%2Ci%3Atle::{shown}"
+    assert github.annotation("", 0, "t", "m") == "::error title=t::m"
+
+
+@pytest.mark.parametrize("text", COMMANDS[:3])
+def test_commands_become_text(text: str) -> None:
+    made = github.harmless(text)
+    assert not made.lstrip().startswith("::")
+    assert "##[" not in made
+    assert github.harmless("a ::b") == "a ::b"

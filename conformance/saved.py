@@ -11,13 +11,17 @@ from conformance.subjects.entry import TESTABLE, EntryPoint
 from conformance.subjects.launching import Settings
 from reference.case import Case, CaseError, Launch, from_document
 from reference.contract import violations
-from reference.fields import printable, read_json, shown
+from reference.fields import fields, integer, printable, read_json, shown
+
+_LARGEST = 1 << 20  # cells of a tile or a window
 
 
 @dataclass(frozen=True, slots=True)
 class SavedCase:
     """A case and its launch as read from ``file``. ``subject`` and ``entry_points`` say whom it concerns; empty:
     everyone.
+
+    ``settings`` are those that it was bound with, for an entry point whose constants do not say them.
     """
 
     file: Path
@@ -25,9 +29,11 @@ class SavedCase:
     launch: Launch
     subject: str
     entry_points: tuple[str, ...]
+    settings: Settings | None = None
 
     def drawn(self, entry: EntryPoint) -> tuple[Case, Launch, Settings]:
-        return self.case, self.launch, settings_of(entry, self.launch)
+        chosen = self.settings if self.settings is not None and not self.launch.constants else None
+        return self.case, self.launch, chosen or settings_of(entry, self.launch)
 
     def concerns(self, entry: EntryPoint) -> bool:
         return (not self.subject or entry.subject == self.subject) and (
@@ -66,7 +72,17 @@ def of_document(document: object, path: Path) -> SavedCase:
     names = found.get("entry_points", [found["entry_point"]] if "entry_point" in found else [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise CaseError(f"entry_points: expected a list of names, got {shown(names)}")
-    return SavedCase(path, case, launch, str(found.get("subject", "")), tuple(names))
+    settings = _settings(found["settings"]) if found.get("settings") else None
+    return SavedCase(path, case, launch, str(found.get("subject", "")), tuple(names), settings)
+
+
+def _settings(value: object) -> Settings:
+    found = fields(value, "settings", ("tile", "window"))
+    window = found["window"]
+    return Settings(
+        tile=integer(found["tile"], "settings.tile", 1, _LARGEST),
+        window=None if window is None else integer(window, "settings.window", 1, _LARGEST),
+    )
 
 
 def pairs(saved: Iterable[SavedCase], entries: Iterable[EntryPoint]) -> list[tuple[EntryPoint, SavedCase]]:

@@ -1,0 +1,72 @@
+"""What a saved case is bound with: what its report says, so that the same launch is made again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from conformance import saved
+from conformance.subjects.binding import bind
+from conformance.subjects.entry import EntryPoint
+from conformance.subjects.launching import Settings
+from reference.case import Case, CaseError, Group, Launch
+from strategies.declaration import Declaration
+
+CASE = Case((0, 1), (0,), 1, 1, (Group(((3,),), 2, 2),))
+DECLARATION = Declaration(frozenset(), frozenset({"groups", "tail", "circular"}))
+# Its tile is its own to choose; whether it is given flags depends on the settings all the same.
+HOST = EntryPoint("kernels", "1", "fused", "f", "fused", "f.py", 1, ("is_circular_ptr",), (), DECLARATION)
+
+
+def read(folder: Path, **fields: object) -> saved.SavedCase:
+    file = folder / "case.json"
+    file.write_text(json.dumps({"case": CASE.to_json(), **fields}))
+    return saved.read(file)
+
+
+def test_settings_of_a_report_are_used_again(tmp_path: Path) -> None:
+    report = read(tmp_path, settings={"tile": 16, "window": 4}, launch=Launch().to_json())
+    assert report.drawn(HOST)[2] == Settings(16, 4)
+    assert read(tmp_path).drawn(HOST)[2] == Settings()
+    assert read(tmp_path, settings={}).drawn(HOST)[2] == Settings()
+
+
+def test_constants_say_more_than_settings(tmp_path: Path) -> None:
+    """They may have been changed by hand, and the settings forgotten."""
+    names = ("TILE_BLOCK_SIZE", "BLOCK_TABLE_WINDOW_SIZE")
+    kernel = EntryPoint("kernels", "1", "v1", "f", "v1", "f.py", 1, names, names, DECLARATION)
+    launch = Launch(constants={"TILE_BLOCK_SIZE": 64, "BLOCK_TABLE_WINDOW_SIZE": 8}).to_json()
+    assert read(tmp_path, settings={"tile": 16, "window": None}, launch=launch).drawn(kernel)[2] == Settings(64, 8)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tile": 16}, "settings.window: missing"),
+        ({"tile": 0, "window": None}, "settings.tile: expected an integer >= 1, got 0"),
+        ({"tile": 16, "window": "x"}, 'settings.window: expected an integer >= 1, got "x"'),
+        ([1], "settings: expected an object, got a list of 1"),
+    ],
+)
+def test_settings_that_are_none_are_refused(tmp_path: Path, settings: object, message: str) -> None:
+    with pytest.raises(CaseError) as caught:
+        read(tmp_path, settings=settings)
+    assert str(caught.value) == f"{tmp_path}/case.json: {message}"
+
+
+def test_the_bound_flags_come_back(tmp_path: Path) -> None:
+    def given(settings: dict[str, object]) -> bool:
+        names = (
+            "is_circular_ptr",
+            "query_start_loc_ptr",
+            "positions_ptr",
+            "block_table_addrs_ptr",
+            "slot_mapping_addrs_ptr",
+        )
+        host = EntryPoint("kernels", "1", "fused", "f", "fused", "f.py", 1, names, (), DECLARATION)
+        case, launch, chosen = read(tmp_path, settings=settings).drawn(host)
+        return bind(host, case, launch, chosen)[0].arguments["is_circular_ptr"] is not None
+
+    assert {given({"tile": tile, "window": None}) for tile in (16, 64, 256, 1024)} == {True, False}

@@ -155,6 +155,10 @@ def test_an_interrupted_run_ends_at_once_and_says_what_it_did(run: Callable[...,
     summary = json.loads((one.reports / "summary.json").read_text())
     assert summary["cases"] > 0
     assert summary["failures"] == 0
+    coverage = json.loads((one.reports / "coverage.json").read_text())
+    drawn = sum(counts["cases"] for counts in coverage["entry_points"].values())
+    assert drawn - summary["cases"] in (0, 1)  # the last launch has no verdict
+    assert f"{summary['cases']:,}" in (one.reports / "index.html").read_text(encoding="utf-8")
 
 
 def test_an_interrupt_that_python_drops_is_raised_again(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ FOUND = {
 
 
 def reports(folder: Path) -> dict[str, object]:
-    """Every file of a report folder, without the seconds that the run took."""
+    """Every file of a report folder, without the times; the page is drawn from the others and shows these."""
     found: dict[str, object] = {}
     for file in sorted(folder.iterdir()):
         text = file.read_text(encoding="utf-8")
@@ -28,6 +29,11 @@ def reports(folder: Path) -> dict[str, object]:
     summary = found["summary.json"]
     assert isinstance(summary, dict)
     assert summary.pop("seconds") > 0
+    coverage: Any = found["coverage.json"]
+    assert coverage.pop("started")
+    for counts in coverage["entry_points"].values():
+        assert counts.pop("seconds").keys() == {"compile", "launch"}
+    assert found.pop("index.html")
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -132,15 +132,23 @@ class Engine:
         drawn.compile_seconds += time.perf_counter() - started
         return [error for error in errors if error is not None]
 
-    def run(self, entry: EntryPoint, case: Case, launch: Launch, settings: Settings) -> Finding:
-        """Launch ``case`` and judge the outcome."""
+    def run(
+        self,
+        entry: EntryPoint,
+        case: Case,
+        launch: Launch,
+        settings: Settings,
+        promised: Sequence[Sequence[int | None]] | None = None,
+    ) -> Finding:
+        """Launch ``case`` and judge the outcome, by what is ``promised`` where the case has no answer."""
         invocation, launch = bind(entry, case, launch, settings)
         session = self.session(entry.subject)
         started = time.perf_counter()
         outcome = session.launch(invocation, launch.fence)
-        self.coverage.of(entry.id).count(case, launch, time.perf_counter() - started)
+        if promised is None:
+            self.coverage.of(entry.id).count(case, launch, time.perf_counter() - started)
         session.hurried = session.hurried or outcome.status == "hang"
-        finding = replace(judge(entry, case, launch, outcome), settings=settings)
+        finding = replace(judge(entry, case, launch, outcome, promised), settings=settings)
         tally = self.tallies.setdefault(entry.id, Tally())
         tally.cases += 1
         tally.specializations.add((launch.output_dtype, tuple(launch.constants.items())))

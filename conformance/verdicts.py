@@ -4,7 +4,7 @@ keeps them apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from conformance.execution.session import Outcome
@@ -113,11 +113,23 @@ def failures_in(error: BaseException) -> Iterator[ConformanceFailure]:
             yield from failures_in(inner)
 
 
-def judge(entry: EntryPoint, case: Case, launch: Launch, outcome: Outcome) -> Finding:
-    """Expected against actual, and what else the launch did."""
-    expected = v.expected_output(case, output_length(case, launch), entry.writes_tail)
+def judge(
+    entry: EntryPoint,
+    case: Case,
+    launch: Launch,
+    outcome: Outcome,
+    promised: Sequence[Sequence[int | None]] | None = None,
+) -> Finding:
+    """Expected against actual, and what else the launch did.
+
+    ``promised``: what to expect of a launch outside the contract, which has no answer; None stands for any value.
+    """
+    actual = _rows(case, outcome) if outcome.status == "ok" else []
+    if promised is None:
+        expected = v.expected_output(case, output_length(case, launch), entry.writes_tail)
+    else:
+        expected = _filled(promised, actual)
     if outcome.status == "ok":
-        actual = _rows(case, outcome)
         expected = [row + [v.UNWRITTEN] * (len(actual[0]) - len(row)) for row in expected]
         return Finding(entry, case, launch, v.compare(expected, actual, outcome.guards), expected, actual)
     if outcome.status == "crash" and outcome.guards:
@@ -134,6 +146,15 @@ def judge(entry: EntryPoint, case: Case, launch: Launch, outcome: Outcome) -> Fi
 def failure_of(finding: Finding, examples: int | None, search: Search | None = None) -> ConformanceFailure:
     """The exception for a finding that did not pass."""
     return _CLASSES[finding.verdict.kind](finding, examples, search)
+
+
+def _filled(promised: Sequence[Sequence[int | None]], actual: list[list[int]]) -> list[list[int]]:
+    """``promised`` with what is there in place of None."""
+    rows = actual or [[v.UNWRITTEN] * len(row) for row in promised]
+    return [
+        [have if want is None else want for want, have in zip(row, found, strict=False)]
+        for row, found in zip(promised, rows, strict=True)
+    ]
 
 
 def _rows(case: Case, outcome: Outcome) -> list[list[int]]:

@@ -22,6 +22,7 @@ FEATURES = frozenset(
         "stride32",  # takes the row strides of its tables as int32 as well as int64
         "sharded",  # a flag per group says whether context parallelism applies
         "tail",  # pads [num_tokens, max_num_tokens)
+        "total",  # stays inside its buffers whatever positions and tables hold
     }
 )
 

@@ -250,7 +250,7 @@ COMPILED_IN = {
 @needs_lowered
 @pytest.mark.parametrize("what", COMPILED_IN)
 def test_a_number_that_changes_with_every_step_is_found_where_it_is_compiled_in(what: str, tmp_path: Path) -> None:
-    fault = Fault(f"{what}-compiled-in", "compile keys", "", "fused_groups.py", COMPILED_IN[what])
+    fault = Fault(f"{what}-compiled-in", "compile keys", "", "fused_groups.py", COMPILED_IN[what], ())
     with OnLane(write_variant(fault, tmp_path)) as lane:
         assert lane.sweep(shapes(8192), TILES, circular=False) > TILES
 

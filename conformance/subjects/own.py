@@ -20,11 +20,11 @@ SUBJECT = "kernels"
 
 V1 = Declaration(
     clauses=frozenset(),
-    features=frozenset({"circular", "cp", "hybrid", "row_stride", "pad_id", "int64", "tail"}),
+    features=frozenset({"circular", "cp", "hybrid", "row_stride", "pad_id", "int64", "tail", "total"}),
 )
 DCP = Declaration(
     clauses=frozenset(),
-    features=frozenset({"cp", "hybrid", "row_stride", "pad_id", "int64"}),
+    features=frozenset({"cp", "hybrid", "row_stride", "pad_id", "int64", "total"}),
 )
 V2 = Declaration(
     clauses=frozenset(),
@@ -41,16 +41,17 @@ V2 = Declaration(
             "sharded",
             "stride32",
             "tail",
+            "total",
         }
     ),
 )
 FUSED = Declaration(
     clauses=frozenset(),
-    features=frozenset({"circular", "groups", "hybrid", "pad_id", "row_stride", "stride32", "tail"}),
+    features=frozenset({"circular", "groups", "hybrid", "pad_id", "row_stride", "stride32", "tail", "total"}),
 )
 REPLAY = Declaration(
     clauses=frozenset(),
-    features=frozenset({"circular", "groups", "hybrid", "pad_id", "replay", "row_stride", "tail"}),
+    features=frozenset({"circular", "groups", "hybrid", "pad_id", "replay", "row_stride", "tail", "total"}),
 )
 BLOCK_TABLE = Declaration(
     clauses=frozenset(),

@@ -105,6 +105,7 @@ def run(connection: Connection, lane: Lane, entries: Mapping[str, LoadedEntry], 
             lane.download(request["extent"])
         except Exception as error:
             reply = _failure(lane, error)
+        reply["specializations"] = lane.specializations()
         broken = lane.broken()
         if broken is not None:
             reply = {"status": "crash", "message": broken}

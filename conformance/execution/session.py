@@ -79,6 +79,8 @@ class Session:
         self.hurried = False
         self._recent: deque[float] = deque(maxlen=101)
         self.entries: dict[str, EntryPoint] = {}
+        # How many specializations the process that launches had loaded after the last launch, if the lane says.
+        self.specializations: int | None = None
         self.hardware: dict[str, str] = {}  # device and driver, known from the first launch on
         self._memory: Memory = RedZones() if lane.on_device else GuardPages()
         record_fd = os.memfd_create("slot-mapping-fault", os.MFD_CLOEXEC)
@@ -202,6 +204,7 @@ class Session:
             if guard is not None:
                 return Outcome("crash", guards=(guard,), message=guard.message)
             return Outcome("crash", message=f"{fault.name} at address {fault.address:#x}, near no buffer of the launch")
+        self.specializations = reply.get("specializations")
         if reply["status"] == "crash":  # of the device: what is left of the process is of no use
             self._bury()
         if reply["status"] != "ok":
@@ -210,6 +213,11 @@ class Session:
         guards = tuple(self._memory.writes_outside(placed))
         outputs = {name: self._memory.output(item).tolist() for name, item in placed.items() if item.array.writable}
         return Outcome("ok", outputs, guards, seconds=reply["seconds"])
+
+    def restart(self) -> None:
+        """Launch from now on in a fresh process, which has loaded nothing."""
+        if self._runner is not None:
+            self._bury()
 
     def _patience(self) -> float:
         """Seconds that a launch may take; fifty times the median, and 0.2 at least, while a hang is being shrunk."""

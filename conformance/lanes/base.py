@@ -81,6 +81,10 @@ class Lane(ABC):
         """
         return False
 
+    def specializations(self) -> int | None:
+        """How many specializations of kernels this process has loaded; None where the lane does not say."""
+        return None
+
     def order(self, *, backwards: bool) -> None:  # noqa: B027  (a device runs its programs as it likes)
         """Run the programs of the launches to come from the last to the first, where the lane has a say in it."""
 

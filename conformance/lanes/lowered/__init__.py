@@ -42,6 +42,9 @@ class LoweredLane(Lane):
     def precompile(self, kernel: Any, arguments: Mapping[str, Any]) -> bool:
         return self._launcher.precompile(kernel, arguments)
 
+    def specializations(self) -> int:
+        return self._launcher.specializations
+
     def order(self, *, backwards: bool) -> None:
         self._launcher.backwards = backwards
 

@@ -109,6 +109,11 @@ class Launcher:
         x, y, z = (*grid, 1, 1)[:3]
         loaded.call(ctypes.addressof(words), x, y, z, self.backwards)
 
+    @property
+    def specializations(self) -> int:
+        """How many this process has launched."""
+        return len(self._loaded)
+
     def precompile(self, kernel: Any, arguments: Mapping[str, Any]) -> bool:
         """Put the code for these arguments into the cache on disk; False when it was there."""
         return self._code(kernel, bind(kernel, arguments))[1]

@@ -62,14 +62,15 @@ class Running:
     def line(self) -> str:
         now = time.monotonic()
         specializations = sum(len(tally.specializations) for tally in list(self.engine.tallies.values()))
-        shrinking = ", shrinking the next" if self.target.met else ""
+        shrinking = " and one being shrunk" if self.target.met else ""
         parts = [
-            f"{self.name}: {self.cases:,} cases, {self.cases / max(now - self.started, 1e-3):,.0f}/s",
-            f"specializations: {specializations}",
-            f"failures: {self.recorded()}{shrinking}",
+            f"{self.cases:,} cases, {self.cases / max(now - self.started, 1e-3):,.0f}/s",
+            f"specializations {specializations}",
+            f"failures {self.recorded()}{shrinking}",
         ]
         left = self.work.left(min(self.cases, self.weight), now)
-        return ", ".join([*parts, f"{shown_time(left)} left"] if left is not None else parts)
+        figures = ", ".join([*parts, f"{shown_time(left)} left"] if left is not None else parts)
+        return f"{figures}: {self.name}"  # in this order: a narrow terminal cuts the name
 
 
 def cases_of(engine: Engine, target: UnderTest) -> int:

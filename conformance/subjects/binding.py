@@ -77,7 +77,6 @@ BLOCK_TABLE: Mapping[str, Value] = {
     "max_num_blocks_per_req": lambda c: c.group.row_width // c.group.blocks_per_kv_block,
     "max_num_batched_tokens": lambda c: c.case.max_num_tokens,
     "pin_memory": lambda c: False,
-    "device": lambda c: "cpu",
     "kernel_size": lambda c: c.group.block_size,
     "cp_kv_cache_interleave_size": lambda c: c.case.cp.interleave,
     "num_speculative_tokens": lambda c: 0,
@@ -159,7 +158,7 @@ FUSED: Mapping[str, Value] = {
     "PAD_ID": lambda c: c.case.pad_id,
     "TILE_BLOCK_SIZE": _TILE,
     "BLOCK_TABLE_WINDOW_SIZE": _WINDOW,
-    "SMALL_TILE_BLOCK_SIZE": lambda c: max(c.settings.tile // 4, 16),
+    "SMALL_TILE_BLOCK_SIZE": lambda c: max(c.settings.tile // 4, min(c.settings.tile, 16)),
     "SMALL_BLOCK_TABLE_WINDOW_SIZE": lambda c: max(c.window // 4, 1),
 }
 

@@ -59,6 +59,7 @@ class Hypothesis:
             "tile": seen.tile,
             "window": seen.window,
             "stride": own.stride,
+            "sharding": "shared by the ranks" if own.sharded else "whole on every rank",
             "width": own.row_width,
             "staged": seen.launch.constants.get("TOTAL_BLOCK_SIZE", "some"),
         }
@@ -67,6 +68,20 @@ class Hypothesis:
             numbers |= {"p": right.position(), "r": request, "row": seen.case.row_of(request)}
             numbers["column"] = right.block_index()
         return self.says.format_map(_Numbers(numbers))
+
+
+class _Flagged(Mapping):
+    """Flags are misread. Where every group has the default a launch may have none, and is then as it should be."""
+
+    def flags_are_default(self) -> bool:
+        raise NotImplementedError
+
+    def values(self) -> tuple[int | None, ...]:
+        if not self.flags_are_default():
+            return super().values()
+        right = Mapping(self.seen)
+        right.at(self.g, self.t)
+        return (*right.values(), *super().values())
 
 
 class _Numbers(dict[str, object]):
@@ -463,8 +478,10 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
     ),
     _h(
         "replicated group sharded",
-        "the flag of sharded groups is inverted",
+        "the flag of sharded groups is inverted: group {group} is {sharding}",
+        _Flagged,
         sharded=lambda m: m.case.cp.size > 1 and not m.own.sharded,
+        flags_are_default=lambda m: all(group.sharded for group in m.case.groups),
     ),
     _h(
         "sharded group replicated",
@@ -491,7 +508,9 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
     _h(
         "disabled group",
         "the flag of enabled groups is inverted",
+        _Flagged,
         enabled=lambda m: not m.flags_group().enabled,
+        flags_are_default=lambda m: all(group.enabled for group in m.case.groups),
     ),
     _h("disabled group", "group {group} is enabled and gets no slots", enabled=lambda m: False),
     # Replay.

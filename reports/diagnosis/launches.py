@@ -148,6 +148,16 @@ class _LeftOut(_Changed):
         return (UNWRITTEN,) if self.is_left_out(element - start, end - start) else right
 
 
+class _SomeLeftOut(_Changed):
+    """Tiles behind the first one of a request may be left out: how many programs share them is not known."""
+
+    def change(self, element: int, right: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        if element >= self.case.num_tokens or not self.seen.tile:
+            return right
+        first = element - self.case.query_start_loc[self.request()] < self.seen.tile
+        return right if first else (*right, UNWRITTEN)
+
+
 def _left_out(cause: str, says: str, is_left_out: Callable[[_LeftOut, int, int], bool]) -> Hypothesis:
     return Hypothesis(cause, says, {"is_left_out": is_left_out}, _LeftOut)
 
@@ -190,6 +200,12 @@ TILES: tuple[Hypothesis, ...] = (
             _shared_tiles(programs),
         )
         for programs in (2, 3, 4)
+    ),
+    Hypothesis(
+        "tile",
+        "tokens behind the first tile of {tile} of a request are not written, in some requests or by some programs",
+        {},
+        _SomeLeftOut,
     ),
     _left_out(
         "tile",
@@ -352,6 +368,10 @@ REQUESTS: tuple[Hypothesis, ...] = (
     _strays(
         "a request also writes the tokens of the requests behind it: its end is not tested",
         lambda m, e: [r for r, _, end in m.busy() if end <= e < m.case.num_tokens],
+    ),
+    _strays(
+        "a request, even an empty one, also writes the tokens of the requests behind it: its end is not its own",
+        lambda m, e: [r for r, end in enumerate(m.case.query_start_loc[1:]) if end <= e < m.case.num_tokens],
     ),
     _strays(
         "a request also writes what is behind its last token, up to the end of its tile",

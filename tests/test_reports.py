@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import platform
 import re
 import shlex
 from dataclasses import replace
@@ -440,5 +441,14 @@ def test_summary_line():
 
 def test_environment_names_what_is_installed():
     found = environment.environment(("pytest", "no-such-package"))
-    assert list(found) == ["python", "platform", "pytest"]
+    assert [name for name in found if name != "processor"] == ["python", "platform", "pytest"]
     assert found["pytest"] == pytest.__version__
+
+
+def test_environment_names_the_processor(tmp_path):
+    file = tmp_path / "cpuinfo"
+    assert environment._processor(file) == ""
+    file.write_text("processor\t: 0\nmodel name\t: Some Processor 3\nflags\t\t: fpu\n")
+    assert environment._processor(file) == "Some Processor 3"
+    file.write_text("processor\t: 0\n")
+    assert environment._processor(file) == platform.machine()

@@ -57,7 +57,7 @@ def reproduction(
     parts = [
         _header(title, call, verdict, diagnosis, note),
         pieces.IMPORTS if published else _without(pieces.IMPORTS, pieces.IMPORTS_FOR_PUBLISHED),
-        _constants(call, case, expected, traces),
+        _constants(call, case, verdict, expected, traces),
         pieces.DEVICE,
         pieces.PUBLISHED if published else "",
         pieces.LOAD if published else _without(pieces.LOAD, pieces.LOAD_FOR_PUBLISHED),
@@ -125,7 +125,9 @@ def _header(title: str, call: Call, verdict: v.Verdict, diagnosis: Diagnosis, no
     return "\n".join(["#!/usr/bin/env python3", *(f"# {line}".rstrip() for line in wrapped)])
 
 
-def _constants(call: Call, case: Case, expected: Sequence[Sequence[int]], traces: Sequence[Trace]) -> str:
+def _constants(
+    call: Call, case: Case, verdict: v.Verdict, expected: Sequence[Sequence[int]], traces: Sequence[Trace]
+) -> str:
     lines = [
         f"FILE = {call.file!r}",
         f"MODULE = {call.module!r}",
@@ -134,6 +136,8 @@ def _constants(call: Call, case: Case, expected: Sequence[Sequence[int]], traces
         f"PLAIN_TORCH = {not call.launches}  # it launches no kernel",
         f"POISON = {v.UNWRITTEN}  # what outputs hold before the launch: where it is left, nothing was written",
     ]
+    unseen = "loads outside the buffers do not show here" if verdict.kind == v.GUARD else ""
+    lines.append(f"UNSEEN_ON_A_DEVICE = {unseen!r}")
     if call.kind == METHOD:
         lines.append(f"TAKES_NUMPY = {call.function.rpartition('.')[2] in _TAKE_NUMPY}")
     if call.module.partition(".")[0] in _PUBLISHED:

@@ -319,6 +319,8 @@ def compare(outputs):
     print("\\n".join(wrong[:40]) if wrong else "as expected")
     if len(wrong) > 40:
         print(f"and {len(wrong) - 40} more")
+    if DEVICE != "cpu" and UNSEEN_ON_A_DEVICE:
+        print(UNSEEN_ON_A_DEVICE)
     return 1 if wrong else 0
 '''
 

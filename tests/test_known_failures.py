@@ -14,6 +14,7 @@ from conformance import explained, known, lanes
 from conformance.accepted import FAILS_DIFFERENTLY, FIXED, NOT_RUN, STILL_FAILS, Accepted
 from conformance.engine import Engine, Options
 from conformance.execution.session import Outcome
+from conformance.saved import read
 from conformance.subjects.entry import EntryPoint
 from conformance.verdicts import Finding, judge
 from reference import verdict as v
@@ -227,6 +228,18 @@ def test_a_case_of_two_known_causes_is_explained_by_both_and_by_neither_alone() 
     assert explained.can_be(finding, {"float32", "window"})
     other = judge(entry, case, launch, Outcome("ok", {"slot_mapping": [2**25 + 2, 77]}))
     assert not explained.can_be(other, {"float32", "window"})
+
+
+def test_a_block_that_was_not_staged_is_told_whatever_was_found_instead() -> None:
+    """What lies behind the staged cells is the machine's business, and differs from run to run."""
+    saved = read(ROOT / "tests" / "data" / "findings" / "row-wider-than-what-is-staged.json")
+    entry = replace(ENTRY, name="v2", family="v2", declaration=Declaration(features=frozenset({"tail"})))
+    for value in (77, -(2**31)):
+        finding = judge(entry, saved.case, saved.launch, Outcome("ok", {"slot_mapping": [value]}))
+        assert finding.diagnosis.key == "window"
+    for value in (77, 0):
+        finding = judge(entry, saved.case, saved.launch, Outcome("ok", {"slot_mapping": [value]}))
+        assert explained.can_be(finding, {"window"})
 
 
 # Entries against kernels, in this process.

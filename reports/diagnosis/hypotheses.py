@@ -155,6 +155,14 @@ def _value_through_float(m: Mapping) -> int:
     return m.stored(value)
 
 
+class _Staged(Mapping):
+    """A row of which some cells are staged: what is taken for another one depends on what lies behind them."""
+
+    def explains(self) -> bool:
+        """Whether every element that differs needs a cell that was not staged."""
+        return all(None in self.possible(*place) for place in self.seen.differing) and self.consistent()
+
+
 def _staged_cell(m: Mapping, index: int) -> int:
     """Of a kernel that stages a row from its first cell on, as many as TOTAL_BLOCK_SIZE says."""
     if index < m.launch.constants["TOTAL_BLOCK_SIZE"]:
@@ -662,6 +670,7 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
     _h(
         "window",
         "no more than {staged} cells of a row are staged, and the block of another one is anything (column {column})",
+        base=_Staged,
         cell=_staged_cell,
     ),
     _h(

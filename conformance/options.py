@@ -58,9 +58,8 @@ def add(parser: pytest.Parser) -> None:
     group.addoption(
         "--case-timeout",
         type=float,
-        default=10.0,
         metavar="S",
-        help="seconds after which a launch counts as hung (default 10)",
+        help="seconds after which a launch counts as hung (default 10; interpreter: 60)",
     )
     group.addoption(
         "--replay", action="append", default=[], metavar="FILE", help="run saved cases instead of drawing; repeatable"
@@ -94,7 +93,7 @@ def check(config: pytest.Config) -> None:
     for name, value in limits.items():
         if value is not None and not value > 0:  # so that nan is refused too
             raise pytest.UsageError(f"{name}: {value} is not above 0")
-    if option.case_timeout > _LONGEST_TIMEOUT:
+    if option.case_timeout is not None and option.case_timeout > _LONGEST_TIMEOUT:
         raise pytest.UsageError(f"--case-timeout: {option.case_timeout} is above {_LONGEST_TIMEOUT:g} seconds, a day")
     if option.strict_known and not option.known_failures:
         raise pytest.UsageError("--strict-known: no failures are known; name their file with --known-failures FILE")
@@ -169,7 +168,7 @@ def of_run(config: pytest.Config, lane: lanes.Lane) -> Options:
         subjects=tuple(dict.fromkeys(option.subject or ["kernels"])),
         sources=sources(config),
         compile_budget=option.compile_budget or lane.compile_budget,
-        case_timeout=option.case_timeout,
+        case_timeout=option.case_timeout or lane.case_timeout,
         cache=_ROOT / ".cache",
         compile_workers=len(os.sched_getaffinity(0)),
     )

@@ -26,6 +26,8 @@ class Lane(ABC):
     """What the lane itself needs of a case, whatever the kernel promises."""
     compile_budget: ClassVar[int] = 64
     """Specializations of a kernel that a run compiles, unless it is told otherwise."""
+    case_timeout: ClassVar[float] = 10.0
+    """Seconds after which a launch counts as hung, unless a run is told otherwise."""
     compile_seconds: ClassVar[float] = 0.5
     """What one costs, about: it decides how many a smaller example is worth."""
 

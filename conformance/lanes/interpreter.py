@@ -20,6 +20,7 @@ class InterpreterLane(Lane):
 
     name = "interpreter"
     compile_seconds = 0.0
+    case_timeout = 60.0  # a grid of some hundred programs takes seconds, and far more on a busy machine
 
     def unavailable(self) -> str | None:
         if installed("triton-ascend"):

@@ -14,7 +14,7 @@ TORCH :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help conformance test test-interpreter deep lint bench bench-kernels environment environment-interpreter explain-lane \
+.PHONY: help conformance test test-interpreter deep lint bench bench-kernels audit environment environment-interpreter explain-lane \
         check-device clean clean-cache clean-environment
 
 # --- which Python, and so which lane ------------------------------------------------------------------------------
@@ -78,6 +78,10 @@ bench: .venv/.complete .venv-interpreter/.complete
 bench-kernels: $(READY)
 	$(RUN_PYTHON) -m conformance.bench_kernels --lane $(LANE) $(ARGS)
 
+# What Ascend's own compiler makes of every kernel. Exit status 1: a finding that nobody has accepted.
+audit: .venv/.complete
+	.venv/bin/python -m conformance.audit $(SUBJECT_OPTIONS) $(ARGS)
+
 environment: .venv/.complete
 
 environment-interpreter: .venv-interpreter/.complete
@@ -105,6 +109,8 @@ help:
 	@echo 'make lint                     ruff and mypy'
 	@echo 'make bench                    cases a second, launch times; writes reports/output/bench.json'
 	@echo 'make bench-kernels LANE=cuda  times of the kernels on a GPU; writes reports/output/bench-kernels.json'
+	@echo 'make audit                    compile every kernel for Ascend chips, no NPU needed; writes reports/output/audit.json'
+	@echo '     SUBJECT, SOURCE          as above;  ARGS="..." more arguments for python -m conformance.audit'
 	@echo 'make environment              .venv, for lane lowered; environment-interpreter: .venv-interpreter'
 	@echo 'make clean                    remove what runs wrote; clean-cache: compiled kernels; clean-environment: .venv*'
 	@echo

@@ -1,0 +1,44 @@
+"""Small kernels whose compiled programs were counted by hand, and some that do not compile."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def remainders(values, out, n):
+    i = tl.arange(0, 64)
+    tl.store(out + i, tl.load(values + i) % n)
+
+
+@triton.jit
+def quotients_of_gathered(values, indices, out, n, tiles):
+    for tile in range(tiles):
+        i = tile * 128 + tl.arange(0, 128)
+        gathered = tl.gather(tl.load(values + tl.arange(0, 128)).to(tl.float32), tl.load(indices + i), 0)
+        tl.store(out + i, gathered.to(tl.int32) // n)
+
+
+@triton.jit
+def scattered(values, indices, out):
+    i = tl.arange(0, 32)
+    tl.store(out + i, tl.load(values + tl.load(indices + i)).to(tl.int64) * 3)
+
+
+@triton.jit
+def too_large(values, out):
+    i = tl.arange(0, 131072)
+    tl.store(out + i, tl.load(values + i) + 1)
+
+
+@triton.jit
+def of_every_batch(out, num_tokens: tl.constexpr):
+    i = tl.arange(0, 64)
+    tl.store(out + i, i + num_tokens)
+
+
+@triton.jit
+def refused(values, out):
+    i = tl.arange(0, 64)
+    tl.store(out + i, tl.load(values + i) + tl.arange(0, 32))

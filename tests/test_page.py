@@ -158,6 +158,15 @@ def test_without_a_script_there_is_no_button_for_one() -> None:
     assert len(list(page.all("button"))) == 2
 
 
+def test_a_text_too_long_for_the_page_is_in_its_file_only() -> None:
+    page = drawn(failure(script="x" * 16_001, replay="y" * 16_000))
+    assert [button.attributes["data-copy"] for button in page.all("button")] == [
+        "failure-0-command",
+        "failure-0-case",
+    ]
+    assert any("Too long for this page" in note.text for note in page.all("p", "note"))
+
+
 def test_expected_stands_beside_actual() -> None:
     page = drawn(failure(wrong={(0, 0): 77, (0, 3): -559038737}))
     (table,) = page.all("table", "elements")
@@ -358,6 +367,15 @@ def test_the_size_is_bounded_whatever_the_failures_are() -> None:
     assert f"{1000 - pages.MOST_GROUPS} more causes: only in the files" in page
 
 
+def test_failures_in_full_have_a_size_that_they_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    reports = [failure(wrong={(0, 0): number}) for number in range(10, 20)]
+    assert len(list(drawn(*reports).all("details", "failure"))) == 10
+    monkeypatch.setattr(pages, "ROOM", 30_000)
+    page = drawn(*reports)
+    assert 1 <= len(list(page.all("details", "failure"))) < 5
+    assert len(list(page.all("details", "rest"))) == 1
+
+
 def test_more_rows_than_fit_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "MOST_ROWS", 3)
     monkeypatch.setattr(pages, "MOST_IN_FULL", 2)
@@ -387,6 +405,8 @@ def test_entry_points_are_added_up() -> None:
     seen = coverage()["entry_points"]
     whole = charts.drawn("all", seen.values())
     assert whole.cases == sum(counts["cases"] for counts in seen.values()) == 300
+    ranks = next(heat for heat in whole.maps if heat.title == "world size x rank")
+    assert sum(int(cell.text) for cell in ranks.cells) == 300
     mixed = next(share for share in whole.shapes if share.name == "mixed")
     assert mixed.number == sum(counts["shapes"]["mixed"] for counts in seen.values())
     assert mixed.percent == pytest.approx(mixed.number / 3)

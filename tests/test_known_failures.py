@@ -19,6 +19,7 @@ from conformance.subjects.entry import EntryPoint
 from conformance.verdicts import Finding, judge
 from reference import verdict as v
 from reference.case import Case, CaseError, ContextParallel, Group, Launch
+from reports.diagnosis import CAUSES
 from strategies.declaration import Declaration
 from tests.commands import ROOT, USAGE_ERROR, Done, in_few_processes, pytest_
 from tests.faults.catalogue import PACKAGE, by_name, faulty_source, write_variant
@@ -143,6 +144,15 @@ def test_what_is_written_reads_the_same(tmp_path: Path) -> None:
     ]
     assert [each.saved.launch for each in again] == [LAUNCH, LAUNCH, named]
     assert len(tomllib.loads(file.read_text())["failure"]) == 3
+
+
+def test_the_example_that_the_documentation_shows_is_complete() -> None:
+    """It was written by a run on a published wheel; its cases are legal, as reading says, and each is accepted."""
+    entries = known.read(ROOT / "tests" / "data" / "known" / "vllm_ascend_0.23.0.toml")
+    assert {each.entry_point for each in entries} == {"vllm-ascend.dcp", "vllm-ascend.v2"}
+    assert len({(each.entry_point, each.kind, each.key) for each in entries}) == len(entries) == 6
+    assert all(each.key is not None and "docs/findings.md" in each.reason for each in entries)
+    assert {each.cause for each in entries} <= CAUSES.keys()
 
 
 # What is explained, on findings made for it.

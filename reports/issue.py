@@ -29,7 +29,8 @@ def page(report: FailureReport, file: str | Path) -> str:
     verdict = report.verdict
     parts = [f"# {verdict.kind}: {code(report.subject)} {code(report.entry_point)}"]
     if report.diagnosis.summary and report.diagnosis.cause != UNKNOWN:
-        parts.append(f"{prose(report.diagnosis.summary)} (Cause: {code(report.diagnosis.cause)})")
+        summary = report.diagnosis.summary
+        parts.append(f"{prose(summary[0].upper() + summary[1:])} (Cause: {code(report.diagnosis.cause)})")
     parts.append(_who(report))
     parts += [f"- {code(guard.message)}" for guard in verdict.guards[:MOST_GUARDS]]
     if verdict.differences:

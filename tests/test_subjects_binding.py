@@ -180,7 +180,7 @@ DOCUMENTED = {
     "fused": "group_count num_reqs num_tokens max_num_tokens query_start_loc_ptr positions_ptr block_table_addrs_ptr "
     "slot_mapping_addrs_ptr block_table_strides_ptr block_sizes_ptr min_block_size pad_id is_circular_ptr",
     "replay": "num_reqs query_start_loc positions replay_start slot_mapping_addrs cacheable_groups window pad_id",
-    "block-table": "block_size max_num_reqs max_num_blocks_per_req max_num_batched_tokens pin_memory device "
+    "block-table": "block_size max_num_reqs max_num_blocks_per_req max_num_batched_tokens pin_memory "
     "cp_kv_cache_interleave_size num_speculative_tokens kv_cache_group req_indices positions",
     "draft": "block_size max_num_reqs max_num_blocks_per_req req_indices positions",
 }

@@ -93,7 +93,7 @@ def test_the_buttons_copy_what_they_say(browser: Browser, page: Path, what: str,
     assert {"command": "pytest", "case": '{"schema"', "script": "import torch"}[what] in shown
     if what == "script":
         assert shown == SCRIPT
-    assert browser.evaluate(f"{button}.closest('details').open") is False
+    assert browser.evaluate(f"document.getElementById('failure-row-{what}').closest('details').open") is False
     assert browser.evaluate("document.getElementById('said').textContent") == "Copied to the clipboard"
 
 

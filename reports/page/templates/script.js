@@ -23,7 +23,6 @@
   document.addEventListener("click", async (event) => {
     const button = event.target.closest("button[data-copy]");
     if (!button) return;
-    event.preventDefault(); // it stands in a summary, which must not open for it
     const done = await copy(document.getElementById(button.dataset.copy).textContent);
     button.focus();
     button.textContent = done ? "Copied" : "Not copied";

@@ -265,7 +265,8 @@ def test_the_readme_lists_the_entry_points_as_they_are() -> None:
 
 
 def test_the_readme_lists_the_lanes() -> None:
-    assert [row[0] for row in rows(README, "lane", "what executes the kernel", "run so far on")] == lanes.names()
+    listed = [row[0] for row in rows(README, "lane", "what executes the kernel", "run so far on")]
+    assert sorted(listed) == sorted(lanes.names())
 
 
 def test_the_contract_lists_every_clause() -> None:
@@ -348,7 +349,8 @@ def test_the_line_of_a_run_is_shown_as_it_is_printed() -> None:
     assert form in {re.sub(r"[\d,.]+", "N", block.strip()) for block in blocks(README, "text")}
 
 
-def test_nothing_claims_a_device() -> None:
-    """As long as there is no lane for one."""
-    assert {"npu", "cuda"} & set(lanes.names()) == set()
+def test_nothing_claims_an_npu() -> None:
+    """As long as nobody had one."""
+    ran_on = {row[0]: row[2] for row in rows(README, "lane", "what executes the kernel", "run so far on")}
+    assert ran_on["npu"] == "**nothing so far**"
     assert "**Nothing here has been run on an NPU.**" in README.read_text(encoding="utf-8")

@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("command-line")
     (folder / "empty").mkdir()
     for name, replacement in SOURCES.items():
-        write_variant(Fault(name, "source", "for a test of the command line", DCP, (replacement,)), folder / name)
+        write_variant(Fault(name, "source", "for a test of the command line", DCP, (replacement,), ()), folder / name)
     for name, whom in {"nobody": {"entry_points": ["no-such"]}, "other": {"subject": "vllm-ascend"}}.items():
         (folder / f"{name}.json").write_text(json.dumps({"case": CASE.to_json(), **whom}))
     (folder / "case.json").write_text(json.dumps(CASE.to_json()))

@@ -84,7 +84,7 @@ def outcomes(engine: Engine, entry: EntryPoint, drawn: Drawn, times: int = 1) ->
     case, launch, chosen = drawn
     invocation, launch = bind(entry, case, launch, chosen)
     session = engine.session(entry.subject)
-    return [session.launch(invocation, launch.fence) for _ in range(times)]
+    return [session.launch(invocation, launch.fence, launch.open_buffers) for _ in range(times)]
 
 
 class OtherLane:

@@ -144,7 +144,7 @@ class Engine:
         invocation, launch = bind(entry, case, launch, settings)
         session = self.session(entry.subject)
         started = time.perf_counter()
-        outcome = session.launch(invocation, launch.fence)
+        outcome = session.launch(invocation, launch.fence, launch.open_buffers)
         if promised is None:
             self.coverage.of(entry.id).count(case, launch, time.perf_counter() - started)
         session.hurried = session.hurried or outcome.status == "hang"

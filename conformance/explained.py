@@ -112,10 +112,12 @@ def relaxed(finding: Finding, case: Case, launch: Launch) -> tuple[Case, Launch]
     """The same case, launched so that what ``finding`` is about does no harm: its values can then still be compared.
     None where they have been.
 
-    Where memory ended, poison can be read; where a library checked an index, rows are as wide as every token needs.
+    Where memory ended, poison can be read, around the buffers concerned and no others; where a library checked an
+    index, rows are as wide as every token needs.
     """
     if finding.verdict.kind == v.GUARD:
-        return case, replace(launch, fence="open")
+        buffers = {guard.buffer.partition("[")[0] for guard in finding.verdict.guards}
+        return case, replace(launch, open_buffers=tuple(sorted({*launch.open_buffers, *buffers})))
     return (widened(case), launch) if finding.verdict.kind in (v.CRASH, v.REFUSED) else None
 
 

@@ -270,26 +270,32 @@ class Launch:
 
     ``output_length`` counts elements (None: ``max_num_tokens``). ``fence`` says on which side of every buffer memory
     ends: "after" its last element or "before" its first one; "open": on neither, what is around it can be read and is
-    poison. ``constants`` are the constants of one specialization, by their parameter names.
+    poison. That holds for ``open_buffers`` alone as well, names without their group: an access that is explained does
+    no harm there, and the fence of the others stands. ``constants`` are the constants of one specialization, by their
+    parameter names.
     """
 
     output_dtype: str = "int32"
     output_length: int | None = None
     fence: str = "after"
     constants: Mapping[str, int | bool] = field(default_factory=dict)
+    open_buffers: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, object]:
+        opened = {"open_buffers": list(self.open_buffers)} if self.open_buffers else {}
         return {
             "output_dtype": self.output_dtype,
             "output_length": self.output_length,
             "fence": self.fence,
+            **opened,
             "constants": dict(self.constants),
         }
 
     @classmethod
     def from_json(cls, value: object, where: str = "launch") -> Launch:
         """The launch in a parsed JSON object; a field that is not there has its default. Raises CaseError."""
-        found = fields(value, where, (), ("output_dtype", "output_length", "fence", "constants"))
+        found = fields(value, where, (), ("output_dtype", "output_length", "fence", "open_buffers", "constants"))
+        opened = items(found.get("open_buffers", []), f"{where}.open_buffers")
         length = found.get("output_length")
         constants = found.get("constants", {})
         if not isinstance(constants, dict):
@@ -299,7 +305,14 @@ class Launch:
             output_length=None if length is None else integer(length, f"{where}.output_length", 0, MAX_TOKENS),
             fence=choice(found.get("fence", "after"), f"{where}.fence", FENCES),
             constants={name: _constant(value, joined(f"{where}.constants", name)) for name, value in constants.items()},
+            open_buffers=tuple(_name(name, f"{where}.open_buffers[{index}]") for index, name in enumerate(opened)),
         )
+
+
+def _name(value: object, where: str) -> str:
+    if not isinstance(value, str):
+        raise CaseError(f"{where}: expected the name of a buffer, got {shown(value)}")
+    return value
 
 
 def _constant(value: object, where: str) -> int | bool:

@@ -13,6 +13,8 @@ import pytest
 from conformance import explained, known, lanes
 from conformance.accepted import FAILS_DIFFERENTLY, FIXED, NOT_RUN, STILL_FAILS, Accepted
 from conformance.engine import Engine, Options
+from conformance.execution.array import of_values
+from conformance.execution.guard_pages import OPEN_BYTES, GuardPages
 from conformance.execution.session import Outcome
 from conformance.saved import read
 from conformance.subjects.entry import EntryPoint
@@ -194,15 +196,55 @@ def test_behind_an_explained_over_read_values_are_compared(values: tuple[int, ..
     launches = []
 
     def run(case: Case, launch: Launch) -> Finding:
-        launches.append(launch.fence)
-        if launch.fence == "open":
+        launches.append((launch.fence, launch.open_buffers))
+        if "block_table" in launch.open_buffers:
             return ended_well(case, launch, *values)
         return judge(ENTRY, case, launch, Outcome("crash", guards=(read_past("block_table"),)))
 
     found = explained.beyond(run, CASE, LAUNCH, lambda part: part.verdict.kind == v.GUARD)
-    assert launches == ["after", "open"]
+    assert launches == [("after", ()), ("after", ("block_table",))]
     assert found.verdict.passed == (values == RIGHT)
     assert explained.beyond(run, CASE, LAUNCH, lambda part: False).verdict.kind == v.GUARD
+
+
+def test_behind_an_explained_over_read_those_of_other_buffers_are_looked_for() -> None:
+    def run(case: Case, launch: Launch) -> Finding:
+        reached = [
+            name for name in ("block_table[1]", "positions") if name.partition("[")[0] not in launch.open_buffers
+        ]
+        if reached:
+            return judge(ENTRY, case, launch, Outcome("crash", guards=(read_past(reached[0]),)))
+        return ended_well(case, launch, *WRONG_VALUE)
+
+    def explains(*causes: str) -> explained.Explains:
+        return lambda part: part.diagnosis.key in causes
+
+    table, positions = "out of bounds read past block_table", "out of bounds read past positions"
+    assert explained.beyond(run, CASE, LAUNCH, explains(table)).diagnosis.key == positions
+    both = explained.beyond(run, CASE, LAUNCH, explains(table, positions))
+    assert (both.verdict.kind, both.launch.open_buffers) == (v.MISMATCH, ("block_table", "positions"))
+
+
+def test_a_buffer_that_is_open_has_poison_on_either_side_and_the_others_have_none() -> None:
+    arrays = [of_values(name, "int32", range(3)) for name in ("block_table[0]", "block_table[1]", "positions")]
+    for fence in ("after", "before"):
+        memory = GuardPages()
+        try:
+            placed = memory.place(arrays, fence, ("block_table",))
+            for name, item in placed.items():
+                room = item.start - item.room.start, item.room.stop - item.start - item.array.nbytes
+                assert (min(room) >= OPEN_BYTES) == name.startswith("block_table")
+                assert (room[fence == "after"] == 0) == (name == "positions")
+        finally:
+            memory.close()
+
+
+def test_open_buffers_are_part_of_a_launch_s_json() -> None:
+    launch = Launch(open_buffers=("block_table",))
+    assert Launch.from_json(launch.to_json()) == launch
+    assert "open_buffers" not in Launch().to_json()
+    with pytest.raises(CaseError, match=r"^launch.open_buffers\[0\]: expected the name of a buffer, got 3$"):
+        Launch.from_json({"open_buffers": [3]})
 
 
 def test_behind_an_explained_exception_values_are_compared_on_wider_rows() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from conformance.execution.array import Array
@@ -64,16 +64,18 @@ class GuardPages(Memory):
     def __init__(self) -> None:
         super().__init__(FILE_BYTES)
 
-    def place(self, arrays: Sequence[Array], fence: str) -> dict[str, Placed]:
+    def place(self, arrays: Sequence[Array], fence: str, open_buffers: Collection[str] = ()) -> dict[str, Placed]:
         """Put each array into a slot of its own, with the inaccessible gap right ``after`` or right ``before`` it,
-        or, when the fence is ``open``, ``OPEN_BYTES`` of poison away on either side.
+        or, when the fence is ``open`` or the array one of ``open_buffers``, ``OPEN_BYTES`` of poison away on either
+        side.
         """
         taken: dict[tuple[bool, int], int] = {}
         placed: dict[str, Placed] = {}
         for array in arrays:
-            margin = OPEN_BYTES if fence == "open" else 0
+            is_open = fence == "open" or array.name.partition("[")[0] in open_buffers
+            margin = OPEN_BYTES if is_open else 0
             slot = self._free_slot(array, array.nbytes + 2 * margin, taken)
-            start = slot.capacity - array.nbytes if fence == "after" else margin
+            start = slot.capacity - array.nbytes if fence == "after" and not is_open else margin
             room = range(slot.file_offset, slot.file_offset + slot.capacity)
             placed[array.name] = Placed(array, room.start + start, room, self.base + slot.address_offset + start)
         return placed

@@ -12,7 +12,7 @@ from __future__ import annotations
 import mmap
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,7 +68,7 @@ class Memory(ABC):
         os.close(self.fd)
 
     @abstractmethod
-    def place(self, arrays: Sequence[Array], fence: str) -> dict[str, Placed]:
+    def place(self, arrays: Sequence[Array], fence: str, open_buffers: Collection[str] = ()) -> dict[str, Placed]:
         """Give each array room of its own. Raises NoRoom."""
 
     @abstractmethod

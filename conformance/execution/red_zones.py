@@ -9,7 +9,7 @@ violation. A read outside a buffer finds poison, which shows in the output if th
 from __future__ import annotations
 
 import mmap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ class RedZones(Memory):
         super().__init__(CAPACITY)
         self._as_filled: npt.NDArray[np.uint8] = np.empty(0, dtype=np.uint8)
 
-    def place(self, arrays: Sequence[Array], fence: str) -> dict[str, Placed]:
+    def place(self, arrays: Sequence[Array], fence: str, open_buffers: Collection[str] = ()) -> dict[str, Placed]:
         """One buffer behind the other, with at least ``ZONE_BYTES`` on either side of each, whatever the ``fence``."""
         placed: dict[str, Placed] = {}
         begin = 0

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -168,12 +168,14 @@ class Session:
             errors[event["index"]] = event["error"]
             progress(done, len(jobs))
 
-    def launch(self, invocation: Invocation, fence: str) -> Outcome:
-        """Run one invocation on guarded buffers whose inaccessible neighbour stands ``after`` or ``before`` them."""
+    def launch(self, invocation: Invocation, fence: str, open_buffers: Collection[str] = ()) -> Outcome:
+        """Run one invocation on guarded buffers whose inaccessible neighbour stands ``after`` or ``before`` them, or
+        on neither side of ``open_buffers``.
+        """
         runner = self._runner or self._start_runner()
         timeout = self._patience()
         try:
-            placed = self._memory.place(invocation.arrays(), fence)
+            placed = self._memory.place(invocation.arrays(), fence, open_buffers)
         except NoRoom as error:
             return Outcome("unsupported", message=str(error))
         self._memory.fill(placed)

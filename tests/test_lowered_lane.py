@@ -106,6 +106,7 @@ _STRIDE_HAS_A_TYPE = Fault(
     "asks the row stride for its type, which a stride of 1 does not have: it is a constant then",
     V1,
     (("request.to(tl.int64) * block_table_stride", "request.to(tl.int64) * block_table_stride.to(tl.int64)"),),
+    ("compile error",),
 )
 
 

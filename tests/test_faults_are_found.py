@@ -26,8 +26,10 @@ _found: dict[str, list[Found]] = {}
 
 
 @pytest.fixture(scope="module")
-def searches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Searches]:
-    begun = Searches(tmp_path_factory.mktemp("faults"))
+def searches(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Searches]:
+    parameters = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
+    selected = [each["fault"] for each in parameters if isinstance(each.get("fault"), Fault)]
+    begun = Searches(list(dict.fromkeys(selected)), tmp_path_factory.mktemp("faults"))
     yield begun
     begun.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from conformance.search import failures
 from conformance.under_test import UnderTest
 from reference.case import Case
 from reports.diagnosis import UNKNOWN, Diagnosis
-from tests.faults.catalogue import CATALOGUE, Fault, by_name, write_variant
+from tests.faults.catalogue import Fault, by_name, write_variant
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache"
 RIGHT, WRONG = "right", "wrong"
@@ -60,10 +60,13 @@ def named(fault: Fault, found: list[Found]) -> str:
 
 
 class Searches:
-    """The searches of all faults, in the order of the catalogue, begun a few ahead of what is asked for."""
+    """The searches for ``faults``, in that order, begun a few ahead of what is asked for."""
 
-    def __init__(self, folder: Path, begin: Callable[[str, Path], list[Found]] = search) -> None:
+    def __init__(
+        self, faults: Sequence[Fault], folder: Path, begin: Callable[[str, Path], list[Found]] = search
+    ) -> None:
         workers = os.cpu_count() or 1
+        self._faults = faults
         # A process that has been forked shares Hypothesis's state and the terminal with this one.
         self._pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
         self._folder, self._begin, self._ahead = folder, begin, workers
@@ -71,8 +74,8 @@ class Searches:
 
     def of(self, fault: Fault) -> list[Found]:
         """What was found of ``fault``, waiting for it."""
-        first = CATALOGUE.index(fault)
-        for each in CATALOGUE[first : first + 1 + self._ahead]:
+        first = self._faults.index(fault)
+        for each in self._faults[first : first + 1 + self._ahead]:
             if each.name not in self._begun:
                 self._begun[each.name] = self._pool.submit(self._begin, each.name, self._folder)
         return self._begun[fault.name].result()

@@ -59,6 +59,8 @@ class Hypothesis:
             "tile": seen.tile,
             "window": seen.window,
             "stride": own.stride,
+            "b0": seen.case.groups[0].block_size,
+            "stride0": seen.case.groups[0].stride,
             "sharding": "shared by the ranks" if own.sharded else "whole on every rank",
             "width": own.row_width,
             "staged": seen.launch.constants.get("TOTAL_BLOCK_SIZE", "some"),
@@ -133,7 +135,7 @@ def _replayed(
 
     def replayed(m: Mapping) -> bool:
         replay = m.case.replay
-        if replay is None:
+        if replay is None or replay.window == 0:  # a host launches nothing for a window without tokens
             return False
         cacheable = m.own.kind != "circular" and m.g in replay.cacheable_groups
         if not (cacheable if groups is None else groups(m)):
@@ -455,8 +457,12 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
     _h("foreign group", _GROUPS + "the block table of group 0", table_group=_FIRST),
     _h("foreign group", _GROUPS + "the block table of the group before it", table_group=_BEFORE),
     _h("foreign group", _GROUPS + "the block table of the group behind it", table_group=_NEXT),
-    _h("foreign group", _GROUPS + "the row stride of group 0", stride=lambda m: m.case.groups[0].stride),
-    _h("foreign group", _GROUPS + "the block sizes of group 0", sizes_group=_FIRST),
+    _h(
+        "foreign group",
+        _GROUPS + "the row stride of group 0, {stride0} cells; its own is {stride}",
+        stride=lambda m: m.case.groups[0].stride,
+    ),
+    _h("foreign group", _GROUPS + "the block sizes of group 0, b = {b0}; its own is b = {b}", sizes_group=_FIRST),
     _h("foreign group", _GROUPS + "the block sizes of the group before it", sizes_group=_BEFORE),
     _h("foreign group", _GROUPS + "the block sizes of the group behind it", sizes_group=_NEXT),
     _h(

@@ -177,12 +177,12 @@ def _behind(count: int) -> Callable[[_LeftOut, int, int], bool]:
 TILES: tuple[Hypothesis, ...] = (
     _left_out(
         "tile",
-        "tokens behind the first tile of {tile} of a request are not written: the loop over its tiles ends early",
+        "tokens behind the first tile ({tile} tokens) of a request are not written: the loop over its tiles ends early",
         _tiles_of(1),
     ),
     _left_out(
         "tile",
-        "tokens behind the second tile of {tile} of a request are not written: later tiles are left",
+        "tokens behind the second tile ({tile} tokens each) of a request are not written: later tiles are left",
         _tiles_of(2),
     ),
     *(
@@ -203,7 +203,7 @@ TILES: tuple[Hypothesis, ...] = (
     ),
     Hypothesis(
         "tile",
-        "tokens behind the first tile of {tile} of a request are not written, in some requests or by some programs",
+        "tokens behind the first tile ({tile} tokens) of a request are left out, in some requests or by some programs",
         {},
         _SomeLeftOut,
     ),

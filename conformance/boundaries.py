@@ -23,7 +23,7 @@ from conformance.under_test import Drawn, UnderTest
 from reference import verdict as v
 from reference.case import Case, Group, Launch
 from reference.contract import CLAUSES, FLOAT32_EXACT, violations
-from reference.fields import INT32_MAX, INT64_MAX
+from reference.fields import INT32_MAX, INT32_MIN, INT64_MAX
 from reference.steps import CIRCULAR, DISABLED, placing, rule_of
 from strategies.boundaries import BREAKABLE, boundary_cases, breakable
 from strategies.specializations import Axes, Specialization, pool
@@ -139,6 +139,9 @@ def _promised_tokens(
             found += [None] * len(tokens)
             continue
         for position in tokens:
+            if not INT32_MIN <= position <= INT32_MAX:
+                found.append(None)  # its low half may be taken for it
+                continue
             if position < 0:
                 found.append(None if rule != CIRCULAR and "pos-nonneg" in needed else pad)
                 continue

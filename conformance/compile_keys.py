@@ -76,8 +76,8 @@ def compiles_for_no_batch(target: UnderTest, *, circular: bool = False) -> None:
     limit = bound_of(entry)
     for count, (case, launch) in enumerate(batches(entry, circular=circular), 1):
         verdict = engine.run(entry, case, launch, Settings(PRODUCTION_TILE)).verdict
-        if verdict.kind in (v.UNSUPPORTED, v.COMPILE_ERROR):
-            pytest.skip(f"lane {engine.lane.name}: {verdict.detail}")
+        if verdict.kind not in (v.PASS, v.MISMATCH):  # other tests are about that, and the process may be gone
+            pytest.skip(f"{entry.id} on lane {engine.lane.name}: {verdict.summary()}")
         if session.specializations is None:
             pytest.skip(f"lane {engine.lane.name} does not say what it compiles")
         if session.specializations > limit.keys:
@@ -109,7 +109,8 @@ def batches(entry: EntryPoint, *, circular: bool) -> Iterator[tuple[Case, Launch
             idx_mapping=tuple(range(num_reqs)) if "idx_mapping" in features else None,
             replay=Replay((1,) * num_reqs, _REPLAY_WINDOW, paged) if "replay" in features else None,
         )
-        yield case, Launch("int64" if entry.subject == "vllm" else "int32", _OUTPUT_LENGTH)
+        # Who reads too far is told so by other tests; here what is there to read does no harm.
+        yield case, Launch("int64" if entry.subject == "vllm" else "int32", _OUTPUT_LENGTH, fence="open")
 
 
 def shape(index: int) -> tuple[int, int, int]:

@@ -8,7 +8,7 @@ import triton.language as tl
 
 from kernels.arguments import check_capacity, check_pad_id, check_vector, refuse
 from kernels.validation import check_row_stride, check_tokens
-from kernels.window import block_table_window_size, int32_positions, look_up_slots
+from kernels.window import block_table_window_size, look_up_slots
 
 TILE_BLOCK_SIZE = 1024
 """Tokens of a long request that a program handles at once."""
@@ -99,7 +99,7 @@ def _map_tiles(
         token = tile_start + lane
         in_request = token < end
         # -1 behind the request: such a lane is then as foreign as a negative position, and one test covers both.
-        loaded = int32_positions(tl.load(positions_ptr + token, mask=in_request, other=-1))
+        loaded = tl.load(positions_ptr + token, mask=in_request, other=-1).to(tl.int32)
         position = tl.maximum(loaded, 0)
         lap = position // tl.maximum(block_size, 1)  # no division by zero, whatever the tables hold
         offset = position - lap * block_size
@@ -134,7 +134,7 @@ def _compute_slot_mapping_fused_groups_kernel(
     written.
 
     ``TILE_BLOCK_SIZE`` and ``BLOCK_TABLE_WINDOW_SIZE`` are powers of two and decide how fast it is, never what comes
-    out. Positions below 0 or beyond int32, and block indices at or past the stride, get ``PAD_ID`` and read nothing.
+    out. Negative positions, and block indices at or past the stride, get ``PAD_ID`` and read nothing.
     """
     if tl.program_id(1) == tl.num_programs(1) - 1:
         slot_mapping_ptr = _output_of_group(slot_mapping_addrs_ptr)

@@ -16,7 +16,7 @@ from kernels.arguments import (
     refuse,
 )
 from kernels.validation import check_contents
-from kernels.window import block_table_window_size, int32_positions, look_up_slots
+from kernels.window import block_table_window_size, look_up_slots
 
 TILE_BLOCK_SIZE = 1024
 """Tokens a program handles at once."""
@@ -50,8 +50,8 @@ def _compute_slot_mapping_kernel(
     ``query_start_loc`` int32 [num_reqs + 1], ``positions`` int64, ``block_table`` int32 with rows
     ``block_table_stride`` apart, ``slot_mapping`` int32 or int64 [>= max_num_tokens], of which [0, max_num_tokens) is
     written. ``TILE_BLOCK_SIZE`` and ``BLOCK_TABLE_WINDOW_SIZE`` are powers of two and decide how fast it is, never
-    what comes out. Positions below 0 or beyond int32, and block indices at or past ``block_table_stride``, get
-    ``PAD_ID`` and read nothing.
+    what comes out. Negative positions, and block indices at or past ``block_table_stride``, get ``PAD_ID`` and read
+    nothing.
 
     Remainders are ``x - x // n * n``: ``%`` on a vector becomes a scalar loop on Ascend. Dividends are never
     negative, so it does not matter that ``//`` truncates. On Ascend the quotient comes from float32: exact for
@@ -76,7 +76,7 @@ def _compute_slot_mapping_kernel(
         token = tile_start + lane
         in_request = token < end
         # -1 behind the request: such a lane is then as foreign as a negative position, and one test covers both.
-        loaded = int32_positions(tl.load(positions_ptr + token, mask=in_request, other=-1))
+        loaded = tl.load(positions_ptr + token, mask=in_request, other=-1).to(tl.int32)
         is_local = loaded >= 0
         position = tl.maximum(loaded, 0)
 

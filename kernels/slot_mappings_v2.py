@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from kernels.group_tables import GroupTables, check_batch, check_launch
-from kernels.window import block_table_window_size, int32_positions, look_up_slots
+from kernels.window import block_table_window_size, look_up_slots
 
 TILE_BLOCK_SIZE = 1024
 """Tokens a program handles at once."""
@@ -75,8 +75,8 @@ def _compute_slot_mappings_kernel(
     ``dcp_sharded`` every group is sharded.
 
     ``TRITON_BLOCK_SIZE`` and ``BLOCK_TABLE_WINDOW_SIZE`` are powers of two and decide how fast it is, never what comes
-    out. Positions below 0 or beyond int32, block indices at or past the stride of their table and requests with a
-    negative row get ``PAD_ID`` and read nothing.
+    out. Negative positions, block indices at or past the stride of their table and requests with a negative row get
+    ``PAD_ID`` and read nothing.
 
     Remainders are ``x - x // n * n``: ``%`` on a vector becomes a scalar loop on Ascend. Dividends are never
     negative, so it does not matter that ``//`` truncates. On Ascend the quotient comes from float32: exact for
@@ -118,7 +118,7 @@ def _compute_slot_mappings_kernel(
         token = tile_start + lane
         in_request = token < end
         # -1 behind the request: such a lane is then as foreign as a negative position, and one test covers both.
-        loaded = int32_positions(tl.load(pos + token, mask=in_request, other=-1))
+        loaded = tl.load(pos + token, mask=in_request, other=-1).to(tl.int32)
         is_local = (loaded >= 0) & has_slots
         position = tl.maximum(loaded, 0)
         if CP_SIZE > 1:

@@ -1,22 +1,9 @@
-"""From position to slot, as far as the windowed Triton kernels share it: which positions are some, and the one look-up
-in a block table.
-"""
+"""From block index to slot: the one look-up in a block table that the Triton kernels share."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
-
-
-@triton.jit
-def int32_positions(position):
-    """int64 positions as int32, -1 for those that are none: below 0, or beyond int32, where the low half alone would be
-    an ordinary position of another token.
-    """
-    # Ascend compares no int64 vectors; float32 is enough to tell. What lies so close above the limit that it becomes
-    # 2**31 is negative in 32 bits.
-    rounded = position.to(tl.float32)
-    return tl.where((rounded >= 0) & (rounded <= 2147483648.0), position.to(tl.int32), -1)
 
 
 @triton.jit

@@ -355,16 +355,19 @@ def test_a_thousand_failures_are_a_page_of_less_than_five_megabytes() -> None:
     assert len(list(page.all("section", "cause"))) == len(causes)
 
 
-def test_the_size_is_bounded_whatever_the_failures_are() -> None:
-    text = "word " * 20_000
-    reports = {}
-    for number in range(1000):
-        report = failure(diagnosis=Diagnosis(f"cause {number} {text}", text), script=text[:15_000], summary=text)
-        report["verdict"]["detail"] = text
-        reports[f"{number}.json"] = report
-    page = pages.page(summary(1000), reports, None)
+@pytest.mark.parametrize(
+    "text", ["word " * 20_000, '"' * 20_000, "\U0010ffff" * 20_000], ids=["words", "quotes", "escapes"]
+)
+def test_the_size_is_bounded_whatever_the_failures_are(text: str) -> None:
+    report = failure(diagnosis=Diagnosis("cause", text), script=text[:15_000], summary=text)
+    report["verdict"]["detail"] = text
+    reports = {
+        f"{number}.json": {**report, "diagnosis": {**report["diagnosis"], "cause": f"cause {number} {text}"}}
+        for number in range(3000)
+    }
+    page = pages.page(summary(3000), reports, coverage())
     assert len(page.encode()) < 5_000_000
-    assert f"{1000 - pages.MOST_GROUPS} more causes: only in the files" in page
+    assert f"{3000 - pages.MOST_GROUPS:,} more causes: only in the files" in page
 
 
 def test_failures_in_full_have_a_size_that_they_share(monkeypatch: pytest.MonkeyPatch) -> None:

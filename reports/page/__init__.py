@@ -22,11 +22,11 @@ from reports.page.rendering import content_hash, environment, own
 NAME = "index.html"
 MOST_IN_FULL = 120
 """Failures that are shown with their picture, as long as there is room."""
-ROOM = 2_500_000
+ROOM = 1_800_000
 """Bytes that these may take together."""
-MOST_ROWS = 3000
+MOST_ROWS = 2000
 """Failures that are shown as a row; the others are counted, and are in their files."""
-MOST_GROUPS = 400
+MOST_GROUPS = 250
 
 
 def page(

@@ -20,14 +20,17 @@ LONGEST = 20_000
 
 
 def clipped(text: str, limit: int = 300) -> str:
-    """``text``, or its beginning and how long it is."""
-    return text if len(text) <= limit else f"{text[:limit]}\N{HORIZONTAL ELLIPSIS} ({len(text):,} characters in all)"
+    """``text`` as it can be seen, or its beginning and how long it is: at most ``limit`` characters of it, escape
+    sequences included. Line feeds stay.
+    """
+    shown = "\n".join(map(printable, text[:limit].split("\n")))
+    if len(text) <= limit and len(shown) <= limit:
+        return shown
+    return f"{shown[:limit]}\N{HORIZONTAL ELLIPSIS} ({len(text):,} characters in all)"
 
 
 def _text(value: object) -> object:
-    if isinstance(value, str) and not isinstance(value, Markup):
-        return clipped("\n".join(printable(line) for line in value.split("\n")), LONGEST)
-    return value
+    return clipped(value, LONGEST) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def environment() -> Environment:

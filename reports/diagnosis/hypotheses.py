@@ -78,12 +78,8 @@ class _Flagged(Mapping):
     def flags_are_default(self) -> bool:
         raise NotImplementedError
 
-    def values(self) -> tuple[int | None, ...]:
-        if not self.flags_are_default():
-            return super().values()
-        right = Mapping(self.seen)
-        right.at(self.g, self.t)
-        return (*right.values(), *super().values())
+    def consistent(self) -> bool:
+        return super().consistent() or (self.flags_are_default() and not self.seen.differing)
 
 
 class _Numbers(dict[str, object]):

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from conformance import saved
+from conformance.both_lanes import INTERPRETER
 from conformance.subjects.binding import bind
 from conformance.subjects.entry import EntryPoint
 from conformance.subjects.launching import Settings
 from reference.case import Case, CaseError, Group, Launch
 from strategies.declaration import Declaration
+from tests.commands import run
+from tests.hostile import tree
 
 CASE = Case((0, 1), (0,), 1, 1, (Group(((3,),), 2, 2),))
 DECLARATION = Declaration(frozenset(), frozenset({"groups", "tail", "circular"}))
@@ -70,3 +74,23 @@ def test_the_bound_flags_come_back(tmp_path: Path) -> None:
         return bind(host, case, launch, chosen)[0].arguments["is_circular_ptr"] is not None
 
     assert {given({"tile": tile, "window": None}) for tile in (16, 64, 256, 1024)} == {True, False}
+
+
+@pytest.mark.skipif(not INTERPRETER.exists(), reason=f"{INTERPRETER} does not exist")
+def test_a_report_replays_on_either_lane_with_the_same_verdict(tmp_path: Path) -> None:
+    """The case of a report, on the lane of this environment and on the interpreter's: the same elements differ."""
+    source = tree(tmp_path / "source", host="slot_mapping.fill_(-77)")
+    report = tmp_path / "report.json"
+    launch, settings = Launch(output_length=2).to_json(), {"tile": 1024, "window": None}
+    fields = {"subject": "kernels", "entry_point": "dcp", "launch": launch, "settings": settings}
+    report.write_text(json.dumps({**fields, "case": CASE.to_json()}))
+    verdicts = []
+    for python, lane in ((sys.executable, "auto"), (str(INTERPRETER), "interpreter")):
+        folder = tmp_path / lane
+        words = ["--replay", str(report), "--lane", lane, "--source", str(source), "--report-dir", str(folder)]
+        done = run(python, "-m", "pytest", "conformance", *words)
+        assert done.status == 1, done.tail
+        (found,) = folder.glob("failure-*.json")
+        verdicts.append(json.loads(found.read_text())["verdict"])
+    assert verdicts[0] == verdicts[1]
+    assert verdicts[0]["total_differences"] == 2

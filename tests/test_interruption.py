@@ -157,7 +157,7 @@ def test_an_interrupted_run_ends_at_once_and_says_what_it_did(run: Callable[...,
     assert summary["failures"] == 0
     coverage = json.loads((one.reports / "coverage.json").read_text())
     drawn = sum(counts["cases"] for counts in coverage["entry_points"].values())
-    assert drawn - summary["cases"] in (0, 1)  # the last launch has no verdict
+    assert drawn <= summary["cases"] + 1  # the last launch may have no verdict, and boundary cases are not counted
     assert f"{summary['cases']:,}" in (one.reports / "index.html").read_text(encoding="utf-8")
 
 

@@ -129,7 +129,7 @@ def test_replaying_gives_the_same_verdict(folder: Path, reports: list[Path], lat
             assert second[name] == first[name]
         assert second["examples"] is None  # nothing was drawn
     summary = read(folder / "again" / "summary.json")
-    assert (summary["cases"], summary["failures"]) == (len(reports), len(reports))
+    assert summary["failures"] == len(reports) <= summary["cases"]  # what tells causes apart is launched as well
 
 
 def test_on_right_kernels_the_same_files_pass(folder: Path, reports: list[Path], later_runs: dict[str, Done]) -> None:

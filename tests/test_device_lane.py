@@ -172,9 +172,10 @@ def test_a_process_that_launches_names_its_device_and_goes_on(memory: RedZones, 
     ready, *answers = _answers(memory, lane, lambda output: output.fill_(3), launches=2)
     assert ready["hardware"] == {"device": "none"}
     assert [answer["status"] for answer in answers] == ["ok", "ok"]
-    assert memory.output(memory.place([Array("output", "int32", (4,), writable=True)], "after")["output"]).tolist() == [
-        3
-    ] * 4
+    assert (
+        memory.output(memory.place([Array("output", "int32", (4,), writable=True)], "after")["output"]).tolist()
+        == [3] * 4
+    )
 
 
 def test_an_exception_on_the_host_leaves_the_device_as_it_was(memory: RedZones, lane: HostedLane) -> None:

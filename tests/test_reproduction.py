@@ -105,6 +105,10 @@ EXAMPLES = {
     "fused": Example("fused", PLAIN, OFF_BY_ONE),
     "dcp": Example("dcp", SHARDED, ("torch_dcp.py", "owner == geometry.cp_rank", "owner != geometry.cp_rank")),
     "replay": Example("replay", REPLAYED, ("replay.py", "- replay_start < window", "- replay_start <= window")),
+    # A store past the output, while another buffer is open.
+    "store": Example(
+        "v1", SHARDED, ONE_TOO_FAR, Launch(open_buffers=("block_table",)), v.GUARD, "the launch died of SIGSEGV"
+    ),
     "v1_host": Example("v1_host", SHARDED, OFF_BY_ONE),
     "load": Example("v1", SHARDED, PAST_THE_ROW, verdict=v.GUARD, shows="the launch died of SIGSEGV"),
 }
@@ -279,6 +283,16 @@ def test_a_case_that_is_too_large_has_no_script():
     made = script_for(replace(example, case=case), ENTRIES["v1"], Path("x"))
     assert made.script is None
     assert re.fullmatch(r"No script: it would have [0-9,]+ characters, the case is too large\.", made.note)
+
+
+@needs_interpreter
+def test_buffers_that_are_open_can_be_read_past(tmp_path):
+    example = replace(EXAMPLES["load"], launch=Launch(open_buffers=("block_table",)))
+    file = faulty_copy(example.fault, tmp_path) / "kernels" / "slot_mapping.py"
+    script = tmp_path / "script.py"
+    script.write_text(str(script_for(example, ENTRIES["v1"], file).script), encoding="utf-8")
+    done = without_this_project(str(script), cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "as expected\n")
 
 
 def test_a_function_of_objects_has_no_script():

@@ -194,20 +194,25 @@ LOAD_FOR_PUBLISHED = ("    surround(folder)\n", "    StandIn.importing = False\n
 """Lines of LOAD that only a published file needs."""
 
 PLAIN_MEMORY = '''
-def room_for(count, dtype):
-    """Memory for `count` elements and 64 more on either side, and where the elements start."""
-    return torch.empty(count + 128, dtype=dtype), 64
+MARGIN = {margin}  # cells on either side of each buffer, which nothing may change
+
+
+def room_for(name, count, dtype):
+    """Memory for `count` elements and the margins, and where the elements start."""
+    return torch.empty(count + 2 * MARGIN, dtype=dtype), MARGIN
 '''
 
 GUARDED_MEMORY = '''
+MARGIN = {margin}  # cells on either side of a buffer, where memory goes on
 AFTER = {after}  # memory ends right behind a buffer's last element, else right before its first
 GAP = {gap}  # bytes beside each buffer that cannot be touched
+OPEN = {opened}  # buffers beside which memory goes on all the same
 
 
-def room_for(count, dtype):
+def room_for(name, count, dtype):
     """Memory for `count` elements and where they start: on the host beside pages that cannot be touched."""
-    if DEVICE != "cpu":
-        return torch.empty(count + 128, dtype=dtype), 64
+    if DEVICE != "cpu" or name.partition("[")[0] in OPEN:
+        return torch.empty(count + 2 * MARGIN, dtype=dtype), MARGIN
     import ctypes
     import mmap
 
@@ -232,7 +237,7 @@ ROOMS = []
 def place(name, dtype, values, around, shape, strides, writable):
     """A buffer that holds `values`; the cells around it hold `around` and must keep it."""
     count = len(values)
-    room, start = room_for(count, dtype)
+    room, start = room_for(name, count, dtype)
     room.fill_(around)
     if count:
         room[start : start + count] = torch.tensor(values, dtype=dtype)

@@ -79,6 +79,7 @@ class DeviceLane(Lane):
     def __init__(self) -> None:
         self._mirror: Mirror | None = None
         self._base = 0
+        self._loaded = 0  # specializations that this process has compiled or found in the cache on disk
 
     def unavailable(self) -> str | None:
         missing = [package for package in self.device.packages if installed(package) is None]
@@ -137,12 +138,16 @@ class DeviceLane(Lane):
         """Triton tells before and after each compilation, and each time it finds one in its cache on disk."""
 
         def before(**_: Any) -> None:
+            self._loaded += 1
             announce("compiling")
 
         def after(**_: Any) -> None:
             announce("launching")
 
         _set_compile_hooks(before, after)
+
+    def specializations(self) -> int:
+        return self._loaded
 
     def synchronize(self) -> None:
         self.device.module().synchronize()

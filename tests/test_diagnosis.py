@@ -28,14 +28,14 @@ def of(seen: Observation, evidence: tuple[Observation, ...] = ()) -> Diagnosis:
 
 
 def test_every_known_mistake_is_named_and_taken_for_no_other() -> None:
-    """Each with the launches of the same wrong kernel on all cases as evidence."""
+    """Each by itself, and with the launches of the same wrong kernel on all cases as evidence."""
     named, silent = set(), set()
     for number in range(len(all_hypotheses(*CASES[0]))):
         hypothesis = all_hypotheses(*CASES[0])[number]
         launches = [seen for case in CASES if (seen := supposed(hypothesis, *case)) is not None]
         failed = [seen for seen in launches if seen.differing]
-        for seen in failed[:3]:
-            found = of(seen, tuple(launches))
+        for seen, evidence in [(failed[0], tuple(launches)), *((each, ()) for each in failed[:4])] if failed else ():
+            found = of(seen, evidence)
             true = found.cause in (hypothesis.cause, UNKNOWN) or hypothesis.cause in GENERAL.get(found.cause, ())
             assert true, (hypothesis.cause, hypothesis.says, found)
             if found.cause == hypothesis.cause:

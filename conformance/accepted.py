@@ -34,10 +34,13 @@ class Outcome:
 class Accepted:
     """The known failures of a run, in the order of their files. Raises CaseError for an entry point that a subject of
     the run does not have.
+
+    ``thorough``: a search goes on past wrong values that it has found, too. Their causes are told apart well enough to
+    list what is there, not always well enough to show one fault once, so other runs end with the first.
     """
 
-    def __init__(self, known: Sequence[KnownFailure], engine: Engine) -> None:
-        self.known, self.engine = tuple(known), engine
+    def __init__(self, known: Sequence[KnownFailure], engine: Engine, thorough: bool = False) -> None:
+        self.known, self.engine, self.thorough = tuple(known), engine, thorough
         self.met: Counter[str] = Counter()  # drawn and saved cases that each explained, by its place
         self._entries = {entry.id: entry for entry in engine.entries()} if known else {}
         self._outcomes: dict[str, Outcome] = {}

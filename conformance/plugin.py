@@ -82,7 +82,8 @@ def pytest_collection(session: pytest.Session) -> None:
         raise pytest.UsageError(f"--known-failures: {error}") from error
     engine = _start(config)
     try:
-        config.stash[ACCEPTED] = Accepted(known, engine)
+        thorough = bool(known) or config.option.write_known_failures is not None
+        config.stash[ACCEPTED] = Accepted(known, engine, thorough)
     except CaseError as error:
         raise pytest.UsageError(f"--known-failures: {error}") from error
     try:

@@ -123,7 +123,7 @@ class UnderTest:
         """The same failure on the smallest case that can be found from its own."""
 
         launches = 0
-        own = self.signature(failure.finding)
+        own = signature(replace(failure.finding, evidence=self._evidence.all()))
 
         def explains(finding: Finding) -> bool:
             if own is not None and can_be(finding, {own}):
@@ -189,5 +189,7 @@ class UnderTest:
         return self.explained | self.accepted.causes(self.entry) if self.explained else set()
 
     def signature(self, finding: Finding) -> str | None:
-        """That of a failure which was found, as far as all launches of this test tell."""
+        """That of a failure which was found, as far as all launches of this test tell; None ends the search."""
+        if finding.verdict.kind == v.MISMATCH and not self.accepted.thorough:
+            return None
         return signature(replace(finding, evidence=self._evidence.all()))

@@ -7,6 +7,7 @@ import re
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -18,6 +19,7 @@ from conformance.execution.guard_pages import OPEN_BYTES, GuardPages
 from conformance.execution.session import Outcome
 from conformance.saved import read
 from conformance.subjects.entry import EntryPoint
+from conformance.under_test import UnderTest
 from conformance.verdicts import Finding, judge
 from reference import verdict as v
 from reference.case import Case, CaseError, ContextParallel, Group, Launch
@@ -292,6 +294,18 @@ def test_a_block_that_was_not_staged_is_told_whatever_was_found_instead() -> Non
     for value in (77, 0):
         finding = judge(entry, saved.case, saved.launch, Outcome("ok", {"slot_mapping": [value]}))
         assert explained.can_be(finding, {"window"})
+
+
+def test_wrong_values_end_a_search_unless_failures_are_known_or_written_down() -> None:
+    engine = cast("Engine", None)  # nothing is launched
+    mismatch, guard = (
+        judge(ENTRY, CASE, LAUNCH, Outcome("ok", {"slot_mapping": [0, -1]})),
+        judge(ENTRY, CASE, LAUNCH, Outcome("crash", guards=(read_past("positions"),))),
+    )
+    for thorough in (False, True):
+        target = UnderTest(engine, ENTRY, Accepted((), engine, thorough))
+        assert target.signature(mismatch) == ("padding end" if thorough else None)
+        assert target.signature(guard) == "out of bounds read past positions"
 
 
 # Entries against kernels, in this process.

@@ -298,13 +298,12 @@ def test_a_block_that_was_not_staged_is_told_whatever_was_found_instead() -> Non
 
 def test_wrong_values_end_a_search_unless_failures_are_known_or_written_down() -> None:
     engine = cast("Engine", None)  # nothing is launched
-    mismatch, guard = (
-        judge(ENTRY, CASE, LAUNCH, Outcome("ok", {"slot_mapping": [0, -1]})),
-        judge(ENTRY, CASE, LAUNCH, Outcome("crash", guards=(read_past("positions"),))),
-    )
+    saved = read(ROOT / "tests" / "data" / "findings" / "row-wider-than-what-is-staged.json")
+    mismatch = judge(ENTRY, saved.case, saved.launch, Outcome("ok", {"slot_mapping": [77]}))
+    guard = judge(ENTRY, CASE, LAUNCH, Outcome("crash", guards=(read_past("positions"),)))
     for thorough in (False, True):
         target = UnderTest(engine, ENTRY, Accepted((), engine, thorough))
-        assert target.signature(mismatch) == ("padding end" if thorough else None)
+        assert target.signature(mismatch) == ("window" if thorough else None)
         assert target.signature(guard) == "out of bounds read past positions"
 
 

@@ -57,7 +57,9 @@ MESSAGES = {
     "integer_for_list": "query_start_loc: expected a list, got 3",
     "launch_constant": 'launch.constants.PAD_ID: expected an integer, got "-1"',
     "launch_dtype": 'launch.output_dtype: expected "int32" or "int64", got "float32"',
-    "launch_unknown_field": "launch.dtype: unknown field; known are output_dtype, output_length, fence, open_buffers, constants",
+    "launch_unknown_field": (
+        "launch.dtype: unknown field; known are output_dtype, output_length, fence, open_buffers, constants"
+    ),
     "missing_block_size": "groups[0].block_size: missing",
     "missing_positions": "positions: missing",
     "nan": "not JSON: NaN is no JSON number",

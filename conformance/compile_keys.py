@@ -9,11 +9,13 @@ then says how many specializations it has loaded.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
-from conformance.subjects.entry import EntryPoint
+from conformance.execution.session import Session
+from conformance.subjects.binding import bind
+from conformance.subjects.entry import TESTABLE, EntryPoint
 from conformance.subjects.launching import PRODUCTION_TILE, Settings
 from conformance.under_test import UnderTest
 from reference import verdict as v
@@ -29,6 +31,7 @@ _MEAN_LENGTHS = (1, 2, 5, 16, 17, 33, 70, 130, 300, 600, 1000)
 _PADDING = (0, 1, 7, 16, 48)
 _BLOCK_SIZES = (128, 256)
 _REPLAY_WINDOW = 300
+_SETTINGS = Settings(PRODUCTION_TILE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +71,48 @@ def bound_of(entry: EntryPoint) -> Bound:
 
 def compiles_for_no_batch(target: UnderTest, *, circular: bool = False) -> None:
     """Launch the batches, and assert that the bound holds. Stops at the first specialization too many."""
+    session = _fresh(target, circular=circular)
+    _serves(target, target.entry, bound_of(target.entry), circular=circular)
+    assert session.specializations, "the lane has loaded nothing although everything was launched"
+
+
+def compiles_nothing_after_the_prewarm(target: UnderTest, *, circular: bool = False) -> None:
+    """Prepare for batches like these as an engine does when it starts, launch them, and assert that nothing is loaded
+    that was not loaded then.
+    """
     entry, engine = target.entry, target.engine
+    session = _fresh(target, circular=circular)
+    prewarm = session.preparing.get(entry.name)
+    if prewarm is None or prewarm.status != TESTABLE:
+        pytest.skip(f"{entry.id} {entry.version}: {prewarm.status if prewarm else 'there is no prewarm'}")
+    case, launch = next(batches(entry, circular=circular))
+    largest = replace(case, max_num_tokens=MOST_TOKENS)
+    outcome = session.launch(bind(prewarm, largest, launch, _SETTINGS)[0], launch.fence)
+    if outcome.status != "ok":
+        pytest.fail(f"{prewarm.id} {prewarm.version}: {outcome.status}: {outcome.message}", pytrace=False)
+    if session.specializations is None:
+        pytest.skip(f"lane {engine.lane.name} does not say what it compiles")
+    # The prewarm is told nothing of types: it prepares for the strides that serving has, int64.
+    features = entry.declaration.features - {"stride32"}
+    entry = replace(entry, declaration=replace(entry.declaration, features=features))
+    _serves(target, entry, Bound(session.specializations, "that many the prewarm has compiled"), circular=circular)
+
+
+def _fresh(target: UnderTest, *, circular: bool) -> Session:
+    """A process that has loaded nothing yet."""
+    entry = target.entry
     if circular and "circular" not in entry.declaration.features:
         pytest.skip(f"{entry.id} {entry.version} does not have circular")
-    session = engine.session(entry.subject)
+    session = target.engine.session(entry.subject)
     session.restart()
-    limit = bound_of(entry)
+    return session
+
+
+def _serves(target: UnderTest, entry: EntryPoint, limit: Bound, *, circular: bool) -> None:
+    engine = target.engine
+    session = engine.session(entry.subject)
     for count, (case, launch) in enumerate(batches(entry, circular=circular), 1):
-        verdict = engine.run(entry, case, launch, Settings(PRODUCTION_TILE)).verdict
+        verdict = engine.run(entry, case, launch, _SETTINGS).verdict
         if verdict.kind not in (v.PASS, v.MISMATCH):  # other tests are about that, and the process may be gone
             pytest.skip(f"{entry.id} on lane {engine.lane.name}: {verdict.summary()}")
         if session.specializations is None:
@@ -86,7 +123,6 @@ def compiles_for_no_batch(target: UnderTest, *, circular: bool = False) -> None:
                 f" {count} batches, at most {limit.keys} are due: {limit.reason}\n{entry.file}:{entry.line}",
                 pytrace=False,
             )
-    assert session.specializations, "the lane has loaded nothing although everything was launched"
 
 
 def batches(entry: EntryPoint, *, circular: bool) -> Iterator[tuple[Case, Launch]]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from conformance.compile_keys import compiles_for_no_batch
+from conformance.compile_keys import compiles_for_no_batch, compiles_nothing_after_the_prewarm
 from conformance.under_test import UnderTest
 
 
@@ -14,3 +14,13 @@ def test_batches_of_every_shape_compile_nothing_new(entry_point: UnderTest) -> N
 @pytest.mark.entry_points("v1", "fused", "parallel", "adaptive")
 def test_circular_batches_of_every_shape_compile_nothing_new(entry_point: UnderTest) -> None:
     compiles_for_no_batch(entry_point, circular=True)
+
+
+@pytest.mark.entry_points("fused")
+def test_after_the_prewarm_no_batch_compiles_anything(entry_point: UnderTest) -> None:
+    compiles_nothing_after_the_prewarm(entry_point)
+
+
+@pytest.mark.entry_points("fused")
+def test_after_the_prewarm_no_circular_batch_compiles_anything(entry_point: UnderTest) -> None:
+    compiles_nothing_after_the_prewarm(entry_point, circular=True)

@@ -18,6 +18,7 @@ from conformance.compile_keys import (
     batches,
     bound_of,
     compiles_for_no_batch,
+    compiles_nothing_after_the_prewarm,
     shape,
 )
 from conformance.engine import Engine, Options
@@ -120,6 +121,40 @@ def test_what_changes_with_every_step_is_found_where_it_is_compiled_in(
     source = write_variant(Fault("compiled-in", "compile keys", "", file, replacements, ()), tmp_path)
     with pytest.raises(pytest.fail.Exception, match=rf"kernels\.{name} .*: {said}"):
         checked(source, "lowered", name)
+
+
+@needs_lowered
+def test_a_prewarm_that_leaves_something_out_is_found(tmp_path: Path) -> None:
+    largest_left_out = (("    while tile <= largest:\n", "    while tile < largest:\n"),)
+    source = write_variant(Fault("largest-left-out", "compile keys", "", FUSED, largest_left_out, ()), tmp_path)
+    run = engine(source, "lowered")
+    try:
+        target = UnderTest(run, run.session("kernels").entries["fused"])
+        compiles_for_no_batch(target)
+        with pytest.raises(pytest.fail.Exception, match="that many the prewarm has compiled"):
+            compiles_nothing_after_the_prewarm(target)
+    finally:
+        run.close()
+
+
+@needs_lowered
+def test_kernels_without_a_prewarm_skip_what_asks_for_one(tmp_path: Path) -> None:
+    renamed = (
+        (
+            "def prewarm_fused_slot_mapping_kernels(",
+            "def prewarm(",
+        ),
+    )
+    source = write_variant(Fault("no-prewarm", "compile keys", "", FUSED, renamed, ()), tmp_path)
+    run = engine(source, "lowered")
+    try:
+        target = UnderTest(run, run.session("kernels").entries["fused"])
+        with pytest.raises(
+            pytest.skip.Exception, match=r"no prewarm_\w+ in kernels/fused_groups\.py"
+        ):
+            compiles_nothing_after_the_prewarm(target)
+    finally:
+        run.close()
 
 
 @pytest.mark.skipif(LANE.name == "lowered", reason="this lane compiles")

@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 Contents = npt.NDArray[np.generic]
+THE_DEVICE = "<device>"
+"""Stands for torch's name of the lane's device, where a parameter is to be given that."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.execution import faults
+from conformance.execution.array import THE_DEVICE
 from conformance.execution.buffer import Buffer
 from conformance.lanes import Lane, by_name
 from conformance.lanes.errors import Unsupported
@@ -53,11 +54,14 @@ def _limit_memory() -> None:
 
 
 def _arguments(lane: Lane, entry: LoadedEntry, request: Mapping[str, Any]) -> dict[str, Any]:
-    convert = lane.pointer if entry.is_kernel else lane.tensor
-    return {
-        name: convert(Buffer.from_json(value)) if isinstance(value, dict) else value
-        for name, value in request["arguments"].items()
-    }
+    buffer = lane.pointer if entry.is_kernel else lane.tensor
+
+    def seen(value: Any) -> Any:
+        if isinstance(value, dict):
+            return buffer(Buffer.from_json(value))
+        return lane.torch_device if value == THE_DEVICE else value
+
+    return {name: seen(value) for name, value in request["arguments"].items()}
 
 
 def _failure(lane: Lane, error: BaseException) -> dict[str, Any]:

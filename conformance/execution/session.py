@@ -79,6 +79,7 @@ class Session:
         self.hurried = False
         self._recent: deque[float] = deque(maxlen=101)
         self.entries: dict[str, EntryPoint] = {}
+        self.preparing: dict[str, EntryPoint] = {}  # by the name of the entry point that each compiles for
         # How many specializations the process that launches had loaded after the last launch, if the lane says.
         self.specializations: int | None = None
         self.hardware: dict[str, str] = {}  # device and driver, known from the first launch on
@@ -117,7 +118,10 @@ class Session:
             raise
         for item in answer["entries"]:
             entry = EntryPoint.from_json(item).needing(lane.clauses)
-            self.entries[entry.name] = entry
+            if entry.prepares:
+                self.preparing[entry.prepares] = entry
+            else:
+                self.entries[entry.name] = entry
 
     def __enter__(self) -> Session:
         return self

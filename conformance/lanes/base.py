@@ -20,6 +20,8 @@ class Lane(ABC):
     """
 
     name: ClassVar[str]
+    torch_device: ClassVar[str] = "cpu"
+    """Torch's name of where tensors are."""
     on_device: ClassVar[bool] = False
     """A device has memory of its own, which no page guards."""
     clauses: ClassVar[frozenset[str]] = frozenset()

@@ -166,7 +166,7 @@ class DeviceLane(Lane):
 class CudaLane(DeviceLane):
     """NVIDIA GPUs, with the machine's own torch and triton."""
 
-    name = "cuda"
+    name = torch_device = CUDA.torch_name
     device = CUDA
 
 
@@ -175,7 +175,7 @@ class NpuLane(DeviceLane):
     positions stay below 2^24.
     """
 
-    name = "npu"
+    name = torch_device = NPU.torch_name
     compile_budget = 48
     compile_seconds = 5.0
     clauses = frozenset({"pos-f32"})

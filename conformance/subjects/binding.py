@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from conformance.execution.array import of_values
+from conformance.execution.array import THE_DEVICE, of_values
 from conformance.execution.session import Argument, Invocation
 from conformance.subjects.entry import EntryPoint
 from conformance.subjects.host_binding import ALLOCATING, ALLOCATING_DRAFT, GROUPS_HOST, TILED_HOST, V1_HOST
@@ -162,6 +162,13 @@ FUSED: Mapping[str, Value] = {
     "SMALL_BLOCK_TABLE_WINDOW_SIZE": lambda c: max(c.window // 4, 1),
 }
 
+# Host functions that compile what the ones above will launch.
+PREWARM: Mapping[str, Value] = {
+    **{name: FUSED[name] for name in ("min_block_size", "pad_id", "is_circular_ptr")},
+    "max_num_batched_tokens": FUSED["max_num_tokens"],
+    "device": lambda c: THE_DEVICE,
+}
+
 # Host functions that take slots back. The outputs already hold what slot mapping wrote.
 REPLAY: Mapping[str, Value] = {
     "num_reqs": lambda c: c.case.num_reqs,
@@ -230,6 +237,7 @@ FAMILIES: Mapping[str, Family] = {
     "v2": Family(V2, _ALL_GROUPS, lambda c: (len(c.case.groups), c.case.num_reqs + 1)),
     "tiled": Family(TILED, _ALL_GROUPS, lambda c: (-(-c.case.max_num_tokens // c.settings.tile), len(c.case.groups))),
     "fused": Family(FUSED, _BY_ADDRESS),
+    "prewarm": Family(PREWARM, ("max_num_batched_tokens",)),
     "parallel": Family(FUSED, _BY_ADDRESS, lambda c: (len(c.case.groups), c.case.num_reqs + 1, _programs(c))),
     "replay": Family(REPLAY, ("query_start_loc", "positions", "slot_mapping_addrs")),
     "dcp": Family(DCP, _BY_TOKEN),

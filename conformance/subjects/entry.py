@@ -24,7 +24,8 @@ class EntryPoint:
     ``family`` names the table that binds its parameters (:mod:`conformance.subjects.binding`). ``constants`` are the
     compile-time parameters among ``parameters``. ``status`` is "testable" or the reason why it is not. ``conditional``
     are (clause, parameter): a clause beyond those of ``declaration`` in launches that give the parameter nothing.
-    ``expected``: this version is known to have it.
+    ``expected``: this version is known to have it. ``prepares``: it computes no slots but compiles what the entry point
+    of that name will launch.
     """
 
     subject: str
@@ -40,6 +41,7 @@ class EntryPoint:
     status: str = TESTABLE
     conditional: tuple[tuple[str, str], ...] = ()
     expected: bool = False
+    prepares: str = ""
 
     @property
     def id(self) -> str:

@@ -57,6 +57,7 @@ BLOCK_TABLE = Declaration(
     clauses=frozenset(),
     features=frozenset({"circular", "cp", "groups", "hybrid", "pad_id", "sharded"}),
 )
+PREWARM = Declaration(clauses=frozenset(), features=frozenset())
 DRAFT = Declaration(
     clauses=frozenset(),
     features=frozenset({"cp", "hybrid", "pad_id"}),
@@ -74,7 +75,8 @@ def load(source: str | None, lane: Lane) -> list[LoadedEntry]:
 @dataclass(frozen=True, slots=True)
 class Place:
     """An entry point of this project: where it is, how it is bound, what it declares. ``made``: what calls a
-    ``function`` (or "Class.method") of the module that takes objects, made from the module and the lane.
+    ``function`` (or "Class.method") of the module that takes objects, made from the module and the lane. ``prepares``:
+    the entry point that it compiles for, which a changed copy may do without.
     """
 
     entry: str
@@ -84,12 +86,22 @@ class Place:
     function: str
     is_kernel: bool = True
     made: Callable[[ModuleType, Lane], Any] | None = None
+    prepares: str = ""
 
 
 PLACES = (
     Place("v1", "v1", V1, "slot_mapping", "_compute_slot_mapping_kernel"),
     Place("v2", "v2", V2, "slot_mappings_v2", "_compute_slot_mappings_kernel"),
     Place("fused", "fused", FUSED, "fused_groups", "compute_slot_mapping_fused_groups", is_kernel=False),
+    Place(
+        "prewarm",
+        "prewarm",
+        PREWARM,
+        "fused_groups",
+        "prewarm_fused_slot_mapping_kernels",
+        is_kernel=False,
+        prepares="fused",
+    ),
     Place("parallel", "parallel", FUSED, "fused_groups", "_compute_slot_mapping_fused_groups_kernel"),
     Place("adaptive", "parallel", FUSED, "fused_groups", "_compute_slot_mapping_fused_groups_adaptive_kernel"),
     Place("tiled", "tiled", V2, "tiled", "_compute_slot_mapping_tiled_kernel"),
@@ -129,6 +141,8 @@ def _load(place: Place, source: str | None, lane: Lane) -> LoadedEntry:
     if source is not None and not Path(source, "kernels", f"{place.module}.py").is_file():
         return LoadedEntry(_description(place, status=f"no kernels/{place.module}.py"))
     module = importlib.import_module(f"kernels.{place.module}")
+    if place.prepares and not hasattr(module, place.function):
+        return LoadedEntry(_description(place, status=f"no {place.function} in kernels/{place.module}.py"))
     function: Any = module
     for name in place.function.split("."):
         function = getattr(function, name)
@@ -159,4 +173,5 @@ def _description(
         constants=constants,
         declaration=place.declaration,
         status=status,
+        prepares=place.prepares,
     )

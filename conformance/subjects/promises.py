@@ -88,6 +88,7 @@ _FEATURES: dict[str, frozenset[str]] = {
     "v1": frozenset({"cp", "pad_id", "row_stride", "tail"}),
     "v2": frozenset({"cp", "groups", "idx_mapping", "pad_id", "row_stride", "tail"}),
     "fused": frozenset({"groups", "hybrid", "pad_id", "row_stride", "tail"}),
+    "prewarm": frozenset(),
     "replay": frozenset({"groups", "hybrid", "pad_id", "replay", "row_stride", "tail"}),
     "block-table": frozenset({"cp", "hybrid"}),
     "draft": frozenset({"hybrid"}),

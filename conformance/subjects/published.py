@@ -26,7 +26,7 @@ class Place:
 
     ``versions`` are known to have it, whatever else does; "": none is.
     ``kind``: "kernel" a ``@triton.jit`` function, "host" a function that launches one, "method" one of the file's class
-    BlockTable.
+    BlockTable. ``prepares``: the entry point that it compiles for.
     """
 
     entry: str
@@ -35,6 +35,7 @@ class Place:
     files: tuple[str, ...]
     names: tuple[str, ...]
     versions: str = ""
+    prepares: str = ""
 
     def expected(self, version: str) -> bool:
         """Whether a tree of this version must have it: not to find it then means that it moved."""
@@ -50,6 +51,14 @@ PLACES: Mapping[str, tuple[Place, ...]] = {
         Place("v1", "v1", "kernel", (_V1_FILE,), ("_compute_slot_mapping_kernel",), ">=0.26.0rc1"),
         Place("v2", "v2", "kernel", _V2_FILES, ("_compute_slot_mappings_kernel",), ">=0.18"),
         Place("fused", "fused", "host", (_V1_FILE,), ("compute_slot_mapping_fused_groups",)),
+        Place(
+            "prewarm",
+            "prewarm",
+            "host",
+            (_V1_FILE,),
+            ("prewarm_fused_slot_mapping_kernels",),
+            prepares="fused",
+        ),
         Place("replay", "replay", "host", (_V1_FILE,), ("pad_replayed_slot_mapping",)),
         Place(
             "dcp",
@@ -142,6 +151,7 @@ def _entry(
         status=TESTABLE,
         conditional=promises.conditional(subject, place.entry, version, names),
         expected=place.expected(version),
+        prepares=place.prepares,
     )
     return LoadedEntry(description, kernel=kernel, call=call)
 
@@ -178,6 +188,7 @@ def _absent(subject: str, version: str, place: Place, reason: str, file: str = "
         declaration=promises.declaration(subject, place.entry, place.family, version, ()),
         status=reason,
         expected=place.expected(version),
+        prepares=place.prepares,
     )
 
 

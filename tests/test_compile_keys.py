@@ -149,9 +149,7 @@ def test_kernels_without_a_prewarm_skip_what_asks_for_one(tmp_path: Path) -> Non
     run = engine(source, "lowered")
     try:
         target = UnderTest(run, run.session("kernels").entries["fused"])
-        with pytest.raises(
-            pytest.skip.Exception, match=r"no prewarm_\w+ in kernels/fused_groups\.py"
-        ):
+        with pytest.raises(pytest.skip.Exception, match=r"no prewarm_\w+ in kernels/fused_groups\.py"):
             compiles_nothing_after_the_prewarm(target)
     finally:
         run.close()

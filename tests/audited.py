@@ -24,6 +24,8 @@ _TYPES: Mapping[str, dict[str, str]] = {
     "remainders": {"values": "*i32", "out": "*i32", "n": "i32"},
     "quotients_of_gathered": {"values": "*i32", "indices": "*i32", "out": "*i32", "n": "i32", "tiles": "i32"},
     "scattered": {"values": "*i32", "indices": "*i32", "out": "*i64"},
+    "shifted_or_divided": {"values": "*i32", "out": "*i32", "n": "i32"},
+    "short_or_long": {"values": "*i32", "out": "*i32", "n": "i32"},
     "too_large": {"values": "*i32", "out": "*i32"},
     "of_every_batch": {"out": "*i32"},
     "refused": {"values": "*i32", "out": "*i32"},

@@ -27,6 +27,29 @@ def scattered(values, indices, out):
 
 
 @triton.jit
+def shifted_or_divided(values, out, n):
+    i = tl.arange(0, 64)
+    loaded = tl.load(values + i)
+    if n & 1 == 0:  # noqa: SIM108  (a branch each in the program)
+        result = loaded >> n
+    else:
+        result = loaded // n
+    tl.store(out + i, result)
+
+
+@triton.jit
+def short_or_long(values, out, n):
+    if n < 64:
+        for tile in range(n):
+            i = tile * 16 + tl.arange(0, 16)
+            tl.store(out + i, tl.load(values + i) * n)
+    else:
+        for tile in range(n):
+            i = tile * 256 + tl.arange(0, 256)
+            tl.store(out + i, tl.load(values + i) * n)
+
+
+@triton.jit
 def too_large(values, out):
     i = tl.arange(0, 131072)
     tl.store(out + i, tl.load(values + i) + 1)

@@ -87,6 +87,32 @@ def test_scattered_loads_and_int64_are_loops_with_their_lines() -> None:
     assert (row.measures.read_per_tile, row.measures.written_per_tile) == (256, 256)
 
 
+def test_values_that_are_named_alike_in_two_branches_are_not_one() -> None:
+    """The text calls the result of the shift, and the float32 that is divided, by the same name."""
+    (row,) = rows("shifted_or_divided", CHIPS[0])
+    assert row.measures is not None
+    assert [(use.kind, str(use.line)) for use in row.measures.float32] == [("division", "audited_kernels.py:36")]
+    assert row.bounds is not None
+    assert row.bounds.position == 16777216
+
+
+def test_of_two_loops_over_tiles_the_larger_counts() -> None:
+    (row,) = rows("short_or_long", CHIPS[0])
+    m = row.measures
+    assert m is not None
+    assert (m.vector.total(), m.vector_per_tile, m.movement_per_tile) == (2, 1, 2)
+    assert (m.read_per_tile, m.written_per_tile) == (1024, 1024)
+
+
+def test_a_float32_that_comes_from_nowhere_known_is_not_taken_for_safe() -> None:
+    division = """%c0_i64 = arith.constant 0 : i64
+    %0 = hivm.hir.pointer_cast(%c0_i64) : memref<8xf32, #hivm.address_space<ub>>
+    call @vdiv_1d_float(%0, %0, %0, %0) : (memref<8xf32>) -> ()"""
+    assert [use.kind for use in measure(PROGRAM.format(body=division), "kernel").float32] == ["division"]
+    loaded = division.replace("    call", "    call @load_gm_to_ubuf_1d_float(%arg0, %0) : () -> ()\n    call")
+    assert measure(PROGRAM.format(body=loaded), "kernel").float32 == ()
+
+
 # Ascend950: other programs. Buffers are planned alike; nothing else is known, and nothing is 0.
 
 
@@ -144,7 +170,7 @@ def test_a_buffer_without_a_planned_address_is_not_measured() -> None:
 
 def test_an_overflow_has_the_compilers_message_and_a_line() -> None:
     (row,) = rows("too_large", CHIPS[0])
-    assert (row.status, str(row.line)) == ("refused", "audited_kernels.py:30")
+    assert (row.status, str(row.line)) == ("refused", "audited_kernels.py:53")
     assert "requires 4194304 bits while 1572864 bits available" in row.message
     assert any("enable-auto-multi-buffer to false" in note for note in row.notes)
     (finding,) = rules.findings([row])

@@ -6,11 +6,13 @@ Nothing here knows what an operation means. Text that is not nested as MLIR prin
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
 _NAME = re.compile(r'^(?:(?P<results>%[^=]*?) = )?(?:"(?P<quoted>[\w.]+)"|(?P<plain>[a-z_]\w*(?:\.\w+)*))')
+_VALUE = re.compile(r"%[\w-]+")
 _LOCATION = re.compile(r" ?\bloc\((?P<what>.*)\)$")
 _ALIAS = re.compile(r"^(?P<name>#loc\d*) = loc\((?P<what>.*)\)$")
 _FILE = re.compile(r'^"(?P<file>[^"]+)":(?P<line>\d+):\d+')
@@ -37,7 +39,8 @@ class Line:
 @dataclass(slots=True)
 class Operation:
     """One operation. ``text`` is what stands after its results, without location; ``operands`` are all values in it,
-    the names it gives to arguments of its regions included. ``inner`` are the operations of its regions.
+    the names it gives to arguments of its regions included. ``inner`` are the operations of its regions. Every value
+    has a name of its own: one named alike in another region has a number behind it.
     """
 
     name: str
@@ -48,7 +51,7 @@ class Operation:
 
     @property
     def operands(self) -> list[str]:
-        return re.findall(r"%[\w-]+", self.text)
+        return _VALUE.findall(self.text)
 
     @property
     def callee(self) -> str | None:
@@ -106,21 +109,25 @@ def parse(text: str) -> Module:
     locations: dict[str, str] = {}
     top = Operation("top", (), "")
     stack = [top]
+    names = _Names()
     for number, line in enumerate(text.splitlines(), start=1):
         shown = line.strip()
         if found := _ALIAS.match(shown):
             locations[found["name"]] = found["what"]
         elif shown.startswith("}"):
-            if shown.endswith("{"):  # the next region of the same operation
-                continue
             if len(stack) == 1:
                 raise Unreadable(f"line {number} closes a region that none has opened")
-            stack.pop().location = _location(shown)
+            names.close()
+            if shown.endswith("{"):  # the next region of the same operation
+                names.open()
+            else:
+                stack.pop().location = _location(shown)
         elif shown and not shown.startswith(("#", "^", "//")):
-            operation = _operation(shown, number)
+            operation = _operation(shown, number, names)
             stack[-1].inner.append(operation)
             if shown.endswith("{"):
                 stack.append(operation)
+                names.open()
     if len(stack) != 1:
         raise Unreadable(f"{len(stack) - 1} regions are still open at the end")
     modules = [each for each in top.inner if each.name == "module"]
@@ -130,13 +137,40 @@ def parse(text: str) -> Module:
     return Module(modules[0].text, functions, locations)
 
 
-def _operation(shown: str, number: int) -> Operation:
+class _Names:
+    """Values by one name each: text uses a name again in another region beside the first, for another value."""
+
+    def __init__(self) -> None:
+        self._scopes: list[dict[str, str]] = [{}]
+        self._uses: Counter[str] = Counter()
+
+    def open(self) -> None:
+        self._scopes.append({})
+
+    def close(self) -> None:
+        self._scopes.pop()
+
+    def define(self, name: str) -> str:
+        self._uses[name] += 1
+        unique = name if self._uses[name] == 1 else f"{name}-{self._uses[name]}"
+        self._scopes[-1][name] = unique
+        return unique
+
+    def resolve(self, text: str) -> str:
+        """``text`` with the values that its names stand for here."""
+        return _VALUE.sub(lambda found: self._of(found[0]), text)
+
+    def _of(self, name: str) -> str:
+        return next((scope[name] for scope in reversed(self._scopes) if name in scope), name)
+
+
+def _operation(shown: str, number: int, names: _Names) -> Operation:
     found = _NAME.match(shown)
     if found is None:
         raise Unreadable(f"line {number} is no operation: {shown[:80]}")
-    results = tuple(re.findall(r"%[\w-]+", found["results"] or ""))
     location = _location(shown)
-    text = _LOCATION.sub("", shown)[found.start("quoted" if found["quoted"] else "plain") :]
+    text = names.resolve(_LOCATION.sub("", shown)[found.start("quoted" if found["quoted"] else "plain") :])
+    results = tuple(map(names.define, _VALUE.findall(found["results"] or "")))
     return Operation(found["quoted"] or found["plain"], results, text, location)
 
 

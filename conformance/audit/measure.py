@@ -208,12 +208,17 @@ class _Counting:
     # Loops
 
     def _tile(self) -> list[Operation]:
-        """The outermost loop with most vector operations, or all there is where no loop has any."""
+        """The outermost loop with most vector operations, of several the one that moves most; all there is where most
+        vector operations are in no loop.
+        """
         outermost = list(_outermost_loops(self.kernel))
-        busiest = max(outermost, key=_vector_calls, default=None)
-        if busiest is None or 2 * _vector_calls(busiest) < _vector_calls(self.kernel):
+        inside = sum(map(_vector_calls, outermost))
+        if 2 * inside < _vector_calls(self.kernel) or not outermost:
             return self.kernel.inner
-        return busiest.inner
+        return max(outermost, key=lambda loop: (_vector_calls(loop), self._moved_in(loop))).inner
+
+    def _moved_in(self, loop: Operation) -> int:
+        return sum(sum(self._moved(each, weight)) for each, weight in self._weighted(loop))
 
     def _weighted(self, operation: Operation, weight: int = 1) -> Iterator[tuple[Operation, int]]:
         """Everything in ``operation`` with how often it runs: what is in scalar loops as often as they go round."""
@@ -281,6 +286,9 @@ class _Counting:
                 waiting.append(made.operands[0])
             elif made.name == "arith.select":
                 waiting += made.operands[1:3]
+            elif made.name == "scf.if":
+                place = made.results.index(name)
+                waiting += [each.operands[place] for each in made.inner if each.name == "scf.yield"]
 
     def _buffers(self, name: str) -> frozenset[str]:
         """The names of the buffers that ``name`` is a view of."""
@@ -310,36 +318,40 @@ class _Counting:
     # Integers in float32
 
     def _float32(self, calls: list[Operation]) -> Iterator[Float32Use]:
-        """In the order of the program, what becomes of integers that were converted to float32."""
-        integers: set[str] = set()  # buffers that hold integers as float32
+        """In the order of the program, what becomes of integers that were converted to float32. A float32 vector that
+        comes from nowhere known is taken for such integers: what is not understood must not look safe.
+        """
+        floats: set[str] = set()  # buffers that hold what was a float from the beginning
         for call in calls:
             function = call.callee or ""
             place = _kind(function)
             assert place is not None, "checked before"
             arguments = call.operands
             result = self._buffers(arguments[place[1]])
-            given = [self._buffers(name) for index, name in enumerate(arguments[: place[1]]) if index != place[1]]
-            of_integers = any(each & integers for each in given)
-            made = bool(re.fullmatch(r"vcast_u?int(?:32|64)_t_to_float_1d_with_\w+", function))
-            integers -= result
-            if made:
-                integers |= result
-                continue
-            if not of_integers or not function.endswith(("_float", "float")):
-                continue
+            given = [name for index, name in enumerate(arguments[: place[1]]) if index != place[1]]
+            vectors = [self._buffers(name) for name in given if self._is_float32(name)]
+            of_integers = any(not each <= floats for each in vectors)
+            converted = bool(re.fullmatch(r"vcast_u?int(?:32|64)_t_to_float_1d_with_\w+", function))
             line = self.module.line_of(call)
-            if re.match(r"vdivs?_", function):
-                yield Float32Use("division", line, function, self._divisor(arguments))
-            elif function.startswith("gather_"):
-                yield Float32Use("gather", line, function)
-                integers |= result
-            elif function.startswith(("vsel_", "copy_", "reduce_")):
-                integers |= result
-            elif function.startswith("vcmp"):
-                yield Float32Use("comparison", line, function)
-            else:
-                yield Float32Use("arithmetic", line, function)
-                integers |= result
+            if of_integers and function.endswith("_float"):
+                if re.match(r"vdivs?_", function):
+                    yield Float32Use("division", line, function, self._divisor(arguments))
+                elif function.startswith("gather_"):
+                    yield Float32Use("gather", line, function)
+                elif function.startswith("vcmp"):
+                    yield Float32Use("comparison", line, function)
+                elif not function.startswith(("vsel_", "copy_", "reduce_")):
+                    yield Float32Use("arithmetic", line, function)
+            if converted or of_integers:
+                floats -= result
+            elif self._is_float32(arguments[place[1]]):
+                floats |= result
+
+    def _is_float32(self, name: str) -> bool:
+        """Whether a value is a vector of float32 as it was made: bits of integers, looked at as float32, are not."""
+        roots = [each for each in self._sources(name) if each.name == "hivm.hir.pointer_cast"]
+        texts = [each.text for each in roots] or [each.text for each in self._sources(name)]
+        return any(re.search(r"memref<[\dx?]*xf32", text) for text in texts)
 
     def _divisor(self, arguments: list[str]) -> int | None:
         return self._constant(arguments[1]) if len(arguments) > 1 else None

@@ -15,6 +15,7 @@ if lanes.by_name("lowered").unavailable() is not None:
     pytest.skip("the audit needs triton-ascend and ascendnpu-ir", allow_module_level=True)
 
 from conformance.audit import compiler, rules
+from conformance.audit.ir import parse
 from conformance.audit.measure import NotMeasured, measure, ub
 from conformance.audit.rows import FRONT_END, NO_COMPILER, OTHER_VERSION, WORKER_DIED
 from conformance.audit.workers import audit
@@ -94,6 +95,27 @@ def test_values_that_are_named_alike_in_two_branches_are_not_one() -> None:
     assert [(use.kind, str(use.line)) for use in row.measures.float32] == [("division", "audited_kernels.py:36")]
     assert row.bounds is not None
     assert row.bounds.position == 16777216
+
+
+def test_a_name_in_two_branches_is_two_values() -> None:
+    text = PROGRAM.format(
+        body="""%0 = arith.constant 1 : i32
+    %1 = scf.if %0 -> (i32) {
+      %2 = arith.addi %0, %0 : i32
+      scf.yield %2 : i32
+    } else {
+      %2 = arith.muli %0, %0 : i32
+      scf.yield %2 : i32
+    }
+    %3 = arith.subi %1, %0 : i32"""
+    )
+    kernel = parse(text).function("kernel")
+    assert kernel is not None
+    chosen = kernel.inner[1]
+    added, first, multiplied, second = chosen.inner
+    assert added.results != multiplied.results
+    assert (first.operands, second.operands) == (list(added.results), list(multiplied.results))
+    assert kernel.inner[2].operands == [*chosen.results, *kernel.inner[0].results]
 
 
 def test_of_two_loops_over_tiles_the_larger_counts() -> None:

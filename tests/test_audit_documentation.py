@@ -31,7 +31,9 @@ def test_the_options_are_listed_with_their_defaults() -> None:
 
 
 def test_the_bounds_are_those_of_the_sweep() -> None:
-    (row,) = re.findall(r"^\| `v1`, `v2`.* \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \|$", TEXT, re.MULTILINE)
+    (row,) = re.findall(
+        r"^\| `v1`, `v2`, `tiled` \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \|$", TEXT, re.MULTILINE
+    )
     geometries = [Geometry(1), Geometry(16), Geometry(128), Geometry(128, 1, ContextParallel(2, 0, 1))]
     assert [int(cell.replace(",", "")) for cell in row] == [largest_position(each) for each in geometries]
     assert f"block {largest_block(128, gathered=False, multiplied=False):,} for b = 128" in TEXT

@@ -31,7 +31,7 @@ README, CONTRACT, REPORTS, TROUBLESHOOTING = (
 )
 # Only parsed: what reaches for a network, what takes long, and what holds a word in capitals for the reader to fill in.
 NETWORK = {"pip"}
-LONG = {"conformance.bench", "conformance.bench_kernels"}
+LONG = {"conformance.audit", "conformance.bench", "conformance.bench_kernels"}
 PLACEHOLDER = re.compile(r"(?<![A-Za-z_])[A-Z]{3,}(?![A-Za-z_=])")
 
 
@@ -243,6 +243,7 @@ def test_the_readme_gives_the_defaults_and_the_sizes_of_the_profiles(pytest_help
 
 def test_options_in_the_text_exist(pytest_help: str) -> None:
     theirs = {"--no-deps", "--trace"}  # pip's, python -m reference's
+    theirs |= set(re.findall(r"--[a-z][a-z-]+", run(sys.executable, "-m", "conformance.audit", "--help").output))
     for page in PAGES:
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text(encoding="utf-8")))
         for name in named - theirs:

@@ -21,26 +21,32 @@ LONGEST_SCRIPT = 24_000
 LONGEST_CASE = 16_000
 LONGEST_LAUNCH = 4_000
 LONGEST_DETAIL = 4_000
+_LETTERS = (
+    "`p` is the position, `b` the tokens of a kernel block, `B` those of an allocated one, `k = B/b`, `W` the number of "
+    "ranks, `R` this one, `I` how many consecutive tokens stay on a rank"
+)
 
 
 def page(report: FailureReport, file: str | Path) -> str:
     """The page; ``file`` is where the JSON lies. Names and messages in it can hold anything."""
     traces = report.traces()
     verdict = report.verdict
-    parts = [f"# {verdict.kind}: {code(report.subject)} {code(report.entry_point)}"]
-    if report.diagnosis.summary and report.diagnosis.cause != UNKNOWN:
+    is_known = report.diagnosis.cause not in (UNKNOWN, verdict.kind)
+    cause = f", {code(report.diagnosis.cause)}" if is_known else ""
+    parts = [f"# {verdict.kind}{cause}: {code(report.subject)} {code(report.entry_point)}"]
+    if report.call is not None:
+        parts.append(code(f"{report.call.file}:{report.call.line} {report.call.function}"))
+    if report.diagnosis.summary:
         summary = report.diagnosis.summary
-        parts.append(f"{prose(summary[0].upper() + summary[1:])} (Cause: {code(report.diagnosis.cause)})")
+        parts.append(prose(summary[0].upper() + summary[1:]))
     parts.append(_who(report))
     parts += [f"- {code(guard.message)}" for guard in verdict.guards[:MOST_GUARDS]]
     if verdict.differences:
         parts.append(_differences(verdict, traces))
     if traces:
-        first = traces[0]
-        parts.append(f"How element {first.token} of group {first.group} should come about ({code(first.reason)}):")
-        parts.append("\n".join(f"{number}. {code(step)}" for number, step in enumerate(first.steps, 1)))
+        parts += _steps(traces[0])
     if verdict.detail:
-        parts.append(block(verdict.detail, limit=LONGEST_DETAIL))
+        parts += ["What it said:", block(verdict.detail, limit=LONGEST_DETAIL)]
     parts += _script(report, file)
     parts += ["Run it again:", block(report.replay_command(file), "sh", limit=LONGEST_LAUNCH)]
     parts += ["The case and its launch:", block(json.dumps(report.case.to_json()), "json", limit=LONGEST_CASE)]
@@ -59,6 +65,19 @@ def _who(report: FailureReport) -> str:
         f"{who}{where}, entry point {code(report.entry_point)}, lane {code(report.lane)}: "
         f"{code(report.verdict.summary())}. {found} of {code(report.test)}{seed}."
     )
+
+
+def _steps(first: Trace) -> list[str]:
+    """How an element should come about, and what the letters in it mean."""
+    element = f"element {first.token} of group {first.group}"
+    if not first.steps:
+        return [f"What {element} should be: {code(first.reason)}."]
+    row = f" of row {first.row}" if first.row is not None else ""
+    return [
+        f"How {element} should come about ({code(first.reason)}):",
+        "\n".join(f"{number}. {code(step)}" for number, step in enumerate(first.steps, 1)),
+        f"{_LETTERS}, {code('bt[i]')} cell i{row}.",
+    ]
 
 
 def _script(report: FailureReport, file: str | Path) -> list[str]:

@@ -17,7 +17,7 @@ from reference.case import Case, ContextParallel, Group, Launch, load
 from reference.verdict import CRASH, GUARD, UNWRITTEN, Guard, Verdict, compare, expected_output
 from reports import environment, failure, markdown, summary
 from reports.call import Buffer, Call
-from reports.diagnosis import Diagnosis
+from reports.diagnosis import UNKNOWN, Diagnosis
 from reports.failure import MAX_TRACES, FailureReport
 from reports.files import ReportError
 from reports.shrinking import Shrinking
@@ -295,14 +295,15 @@ def test_name_of_anything_is_one_plain_file_name(text, tmp_path):
 def test_page_shows_paragraph_table_steps_command_and_case(tmp_path):
     path, page = failure.write(REPORT, tmp_path)
     lines = page.read_text().splitlines()
-    assert lines[0] == "# mismatch: `vllm-ascend` `dcp`"
-    assert lines[2] == "Token 1 is on rank 0 \\* 1. (Cause: `owner`)"
-    assert lines[4] == (
+    assert lines[0] == "# mismatch, `owner`: `vllm-ascend` `dcp`"
+    assert lines[2] == "`/kernels/some.py:7 _kernel`"
+    assert lines[4] == "Token 1 is on rank 0 \\* 1."
+    assert lines[6] == (
         "`vllm-ascend` `0.23.0` `1234abcd` read from `/tmp/the wheel`, entry point `dcp`, lane `lowered`: "
         "`mismatch: 3 elements differ, first group 0 [1]: expected 6, got 2`. "
         "Example 57 of `conformance/test_dcp.py::test_dcp[vllm-ascend.dcp]`, seed 17."
     )
-    assert lines[6:11] == [
+    assert lines[8:13] == [
         "| group | element | expected | got | request | position | row | virtual block | virtual offset | owner "
         "| local offset | block index | block number | offset | why |",
         "| --- " * 15 + "|",
@@ -311,6 +312,7 @@ def test_page_shows_paragraph_table_steps_command_and_case(tmp_path):
         "| 0 | 5 | nothing written | 7 |  |  |  |  |  |  |  |  |  |  | not to be written |",
     ]
     assert "2. `owner: (o // I) % W = (1 // 1) % 2 = 1; R = 1: local`" in lines
+    assert any(line.startswith("`p` is the position") and line.endswith("`bt[i]` cell i of row 0.") for line in lines)
     assert REPORT.replay_command(path) in lines
     assert json.dumps(CASE.to_json()) in lines
     assert json.dumps(LAUNCH.to_json()) in lines
@@ -328,9 +330,24 @@ def test_page_without_sharing_leaves_its_steps_out(tmp_path):
 
 def test_page_of_a_crash_says_how():
     text = replace(REPORT, verdict=Verdict(CRASH, detail="signal 11\n  at line 3")).to_markdown("x.json")
-    assert text.startswith("# crash: ")
-    assert "```\nsignal 11\n  at line 3\n```" in text
+    assert text.startswith("# crash, ")
+    assert "What it said:\n\n```\nsignal 11\n  at line 3\n```" in text
     assert "| group |" not in text
+
+
+def test_page_of_an_element_without_steps_says_what_it_should_be():
+    case = Case((0, 0), (), 0, 2, (Group(((5, 6),), 2, 2),))
+    report = replace(REPORT, case=case, launch=Launch(), verdict=compare([[-1, -1]], [[-1, 0]]))
+    text = report.to_markdown("x.json")
+    assert "What element 1 of group 0 should be: `PAD: past the 0 tokens of the batch`.\n" in text
+    assert "should come about" not in text
+
+
+def test_page_of_an_unknown_cause_says_what_it_could_be():
+    report = replace(REPORT, diagnosis=Diagnosis(UNKNOWN, "it could be this or that"))
+    lines = report.to_markdown("x.json").splitlines()
+    assert lines[0] == "# mismatch: `vllm-ascend` `dcp`"
+    assert lines[4] == "It could be this or that"
 
 
 def test_page_counts_what_it_does_not_show():

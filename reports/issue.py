@@ -22,8 +22,8 @@ LONGEST_CASE = 16_000
 LONGEST_LAUNCH = 4_000
 LONGEST_DETAIL = 4_000
 _LETTERS = (
-    "`p` is the position, `b` the tokens of a kernel block, `B` those of an allocated one, `k = B/b`, `W` the number of "
-    "ranks, `R` this one, `I` how many consecutive tokens stay on a rank"
+    "`p` is the position, `b` the tokens of a kernel block, `B` those of an allocated one, `k = B/b`, `W` the number "
+    "of ranks, `R` this one, `I` how many consecutive tokens stay on a rank"
 )
 
 

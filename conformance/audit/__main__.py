@@ -20,6 +20,7 @@ from conformance.lanes.lowered import LoweredLane
 from conformance.subjects.binding import BindingError, check
 from conformance.subjects.entry import TESTABLE, EntryPoint, LoadedEntry
 from reference.fields import printable
+from reports import page
 from reports.files import ReportError
 
 TARGETS = ("Ascend910B3", "Ascend910_9392", "Ascend950PR_9579")
@@ -97,6 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         for path in found.write(options.report_dir, ROOT):
             print(f"written: {path}")
+        if (options.report_dir / "summary.json").exists():
+            print(f"page: {page.draw(options.report_dir)}")
     except ReportError as error:
         print(error, file=sys.stderr)
         return 2

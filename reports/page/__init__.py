@@ -16,6 +16,7 @@ from reference.fields import CaseError, printable, read_json
 from reports import coverage
 from reports.files import ReportError, write_text
 from reports.page import charts
+from reports.page.audit import Audited, audited
 from reports.page.failures import Failure, Group, UnreadableError, grouped, read
 from reports.page.rendering import content_hash, environment, own
 
@@ -34,12 +35,14 @@ def page(
     failures: Mapping[str, object],
     coverage: Mapping[str, Any] | None,
     unreadable: tuple[str, ...] = (),
+    audit: Mapping[str, Any] | None = None,
 ) -> str:
     """The page as HTML.
 
-    ``summary`` and ``coverage`` are the objects of ``summary.json`` and ``coverage.json`` (None: not known), and
-    ``failures`` holds the failure reports by the address of their file, relative to the page. What cannot be shown, and
-    the messages of ``unreadable``, are listed on the page. Raises ReportError for a summary that is none.
+    ``summary``, ``coverage`` and ``audit`` are the objects of ``summary.json``, ``coverage.json`` and ``audit.json``
+    (None: not known), and ``failures`` holds the failure reports by the address of their file, relative to the page.
+    What cannot be shown, and the messages of ``unreadable``, are listed on the page. Raises ReportError for a summary
+    that is none.
     """
     shown: list[Failure] = []
     problems = list(unreadable)
@@ -67,6 +70,7 @@ def page(
             drawn_each=more,
             coverage=coverage or {},
             times=_times(summary, coverage),
+            audit=_audit(audit, problems),
             problems=problems,
             style=style,
             script=script,
@@ -88,6 +92,7 @@ def draw(folder: str | Path) -> Path:
     folder = Path(folder)
     summary = _object(folder / "summary.json")
     coverage = _object(folder / "coverage.json") if (folder / "coverage.json").exists() else None
+    audit = _object(folder / "audit.json") if (folder / "audit.json").exists() else None
     failures, problems = {}, []
     for name in summary.get("reports", ()):
         file = Path(str(name)).name
@@ -95,7 +100,7 @@ def draw(folder: str | Path) -> Path:
             failures[file] = read_json(folder / file)
         except CaseError as error:
             problems.append(str(error))
-    return write(page(summary, failures, coverage, tuple(problems)), folder)
+    return write(page(summary, failures, coverage, tuple(problems), audit), folder)
 
 
 def finish(drawn: coverage.Coverage, folder: str | Path) -> list[str]:
@@ -166,6 +171,16 @@ def _coverage(found: Mapping[str, Any] | None, problems: list[str]) -> tuple[cha
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         problems.append(f"coverage.json: {type(error).__name__}: {error}")
         return None, []
+
+
+def _audit(found: Mapping[str, Any] | None, problems: list[str]) -> Audited | None:
+    if found is None:
+        return None
+    try:
+        return audited(found)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        problems.append(f"audit.json: {type(error).__name__}: {error}")
+        return None
 
 
 def _times(summary: Mapping[str, Any], found: Mapping[str, Any] | None) -> list[dict[str, Any]]:

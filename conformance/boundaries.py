@@ -83,8 +83,9 @@ def stays_inside(target: UnderTest, drawn: Drawn) -> None:
     elif not verdict.passed:
         broken = violations(case, CLAUSES, bind(entry, case, launch, settings)[1])
         document = {"case": case.to_json(), "launch": replace(launch, constants={}).to_json()}
+        where = f"outside the contract ({broken[0]})" if broken else "inside the contract"
         pytest.fail(
-            f"{entry.id} outside the contract ({broken[0]}): {verdict.summary()}\n{settings}\n{json.dumps(document)}",
+            f"{entry.id} {where}: {verdict.summary()}\n{settings}\n{json.dumps(document)}",
             pytrace=False,
         )
 

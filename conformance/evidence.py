@@ -21,7 +21,7 @@ class Evidence:
 
     def __init__(self) -> None:
         self._first: list[Observation] = []
-        self._last: deque[Observation] = deque(maxlen=64)
+        self._last: deque[Observation] = deque(maxlen=192)
         self._large: list[Observation] = []
 
     def add(self, finding: Finding) -> None:

@@ -24,7 +24,6 @@ from conformance.subjects.launching import Settings
 from conformance.verdicts import ConformanceFailure, Finding, Search, failure_of
 from reference import verdict as v
 from reference.case import Case, Launch
-from reports.diagnosis import GENERAL, UNKNOWN
 from strategies.cases import cases, free_specializations
 from strategies.specializations import Specialization
 
@@ -146,10 +145,11 @@ class UnderTest:
         return result
 
     def _with_evidence(self, finding: Finding) -> Finding:
-        """``finding`` with the launches of this test, and as many more as it takes to tell what it is."""
-        told = replace(finding, evidence=self._evidence.all())
-        if finding.verdict.kind != v.MISMATCH or told.diagnosis.cause not in {UNKNOWN, *GENERAL}:
-            return told
+        """``finding`` with the launches of this test and, where values are wrong, of its neighbours: what nobody has
+        launched cannot refute anything.
+        """
+        if finding.verdict.kind != v.MISMATCH:
+            return replace(finding, evidence=self._evidence.all())
         settings = settings_of_launch(self.entry, finding.launch)
         for case, launch in probes(finding.case, finding.launch):
             if self.entry.cannot_take(case, launch) is None and not outside(self.entry, case, launch, settings):

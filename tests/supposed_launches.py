@@ -83,7 +83,7 @@ def _case(
         replay = Replay(starting, 3, replay.cacheable_groups)
     constants = {"TILE_BLOCK_SIZE": TILE, "BLOCK_TABLE_WINDOW_SIZE": WINDOW}
     case = Case(starts, (*positions, 0, 1), tokens, padded, tuple(made), cp, pad_id, mapping, replay)
-    return case, Launch(dtype, padded + 5, "after", constants)
+    return case, Launch(dtype, padded + 5, ("after", "before")[tokens % 2], constants)
 
 
 def _plain(rng: random.Random) -> tuple[Case, Launch]:

@@ -17,10 +17,9 @@ from reports.diagnosis import memory
 from reports.diagnosis.causes import CAUSES as CAUSES
 from reports.diagnosis.causes import GENERAL as GENERAL
 from reports.diagnosis.causes import UNKNOWN as UNKNOWN
-from reports.diagnosis.hypotheses import HYPOTHESES, Hypothesis
-from reports.diagnosis.launches import concerned
 from reports.diagnosis.mapping import Observation as Observation
-from reports.diagnosis.observations import shown
+from reports.diagnosis.observations import shown, shown_by_all
+from reports.diagnosis.refuting import explaining, standing, supported
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,47 +87,16 @@ def _ended(seen: Observation, verdict: v.Verdict) -> Diagnosis:
 
 
 def _of_values(seen: Observation, verdict: v.Verdict, evidence: tuple[Observation, ...]) -> Diagnosis:
-    supposed = standing(explaining(seen), evidence)
+    supposed = standing(explaining(seen), seen, evidence)
     causes = dict.fromkeys(hypothesis.cause for hypothesis in supposed)
-    if len(causes) == 1:
-        return Diagnosis(supposed[0].cause, supposed[0].sentence(seen))
+    firm = [each for each in supposed if supported(each, (seen, *evidence))] if len(causes) == 1 else []
+    if firm:
+        return Diagnosis(firm[0].cause, firm[0].sentence(seen))
     found = shown(seen)
-    if found is not None and causes.keys() <= {found[0], *GENERAL.get(found[0], ())}:
-        return Diagnosis(*found)
+    if found is not None:
+        true_of_all = causes.keys() <= {found[0], *GENERAL.get(found[0], ())}
+        if true_of_all and (causes or shown_by_all(found[0], evidence)):
+            return Diagnosis(*found)
     if causes:
         return Diagnosis(UNKNOWN, f"{verdict.summary()} (it could be any of: {', '.join(causes)})")
     return Diagnosis(UNKNOWN, verdict.summary())
-
-
-def explaining(seen: Observation) -> tuple[Hypothesis, ...]:
-    """The hypotheses that predict all of what was seen."""
-    return tuple(each for each in (*HYPOTHESES, *concerned(seen)) if _explains(each, seen))
-
-
-def _explains(hypothesis: Hypothesis, seen: Observation) -> bool:
-    try:
-        return hypothesis.of(seen).explains()
-    except (ArithmeticError, LookupError, ValueError):  # an impossible supposition in this geometry
-        return False
-
-
-def standing(supposed: tuple[Hypothesis, ...], evidence: tuple[Observation, ...]) -> tuple[Hypothesis, ...]:
-    """Those of ``supposed`` that the evidence leaves.
-
-    Launches that passed come first. Those that failed may have failed for another reason: one that would leave nothing
-    says nothing.
-    """
-    for each in sorted(evidence, key=lambda launch: bool(launch.differing)):
-        if not supposed:
-            break
-        left = tuple(hypothesis for hypothesis in supposed if _consistent(hypothesis, each))
-        if left or not each.differing:
-            supposed = left
-    return supposed
-
-
-def _consistent(hypothesis: Hypothesis, seen: Observation) -> bool:
-    try:
-        return hypothesis.of(seen).consistent()
-    except (ArithmeticError, LookupError, ValueError):
-        return False

@@ -63,7 +63,7 @@ GENERAL: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "ownership": frozenset({"virtual block", "sharded group replicated"}),
         "table row": frozenset({"idx_mapping", "foreign request", "row stride"}),
-        "table column": frozenset({"virtual block", "local offset", "kernel block index"}),
+        "table column": frozenset({"virtual block", "local offset", "kernel block index", "circular"}),
         "block offset": frozenset({"virtual block", "local offset"}),
         "stale element": frozenset({"tile", "padding start", "padding end", "padding missing"}),
     }

@@ -156,6 +156,8 @@ def _value_through_float(m: Mapping) -> int:
 class _Staged(Mapping):
     """A row of which some cells are staged: what is taken for another one depends on what lies behind them."""
 
+    tells_where = True
+
     def explains(self) -> bool:
         """Whether every element that differs needs a cell that was not staged."""
         return all(None in self.possible(*place) for place in self.seen.differing) and self.consistent()
@@ -203,6 +205,13 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
         "ranks share the kernel block where they share the allocated one: all of the sharding is computed from b = "
         "{b}, the allocated block has B = {B} tokens",
         B=lambda m: m.b,
+    ),
+    _h(
+        "virtual block",
+        "ranks share the kernel block where they share the allocated one, and the row is advanced by one cell for "
+        "b*W = {b}*{W} = {bW} tokens: an allocated block has B = {B} and k = {k} cells",
+        virtual_size=lambda m: m.b * m.W,
+        sharded_place=lambda m, v, o, l: (v, l),
     ),
     _h("virtual block", "the virtual block is taken for B = {B} tokens, it is B*W = {V}", virtual_size=lambda m: m.B),
     _h("virtual block", "the virtual block is taken for b = {b} tokens, it is B*W = {V}", virtual_size=lambda m: m.b),
@@ -509,7 +518,11 @@ HYPOTHESES: tuple[Hypothesis, ...] = (
         "in a ring the offset is not reduced: % b is missing",
         ring_place=lambda m, p: (0, p),
     ),
-    _h("circular", "in a ring the block number is not read", ring_place=lambda m, p: (0, p % m.b), cell=lambda m, i: 0),
+    _h(
+        "circular",
+        "in a ring the block number is not read",
+        cell=lambda m, index: 0 if m.ring() else Mapping.cell(m, index),
+    ),
     _h(
         "disabled group",
         "group {group} gets slots although slot_mapping_enabled is false for it",

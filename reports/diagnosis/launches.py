@@ -311,7 +311,7 @@ WINDOWS: tuple[Hypothesis, ...] = (
 
 
 class _Strays(_Changed):
-    """Programs of other requests write the element as well: it holds what the last of them stored."""
+    """Programs of other requests write the element as well: it holds what the last of them stored, any of them."""
 
     def strangers(self, element: int) -> list[int]:
         raise NotImplementedError
@@ -322,11 +322,28 @@ class _Strays(_Changed):
             if element >= len(self.case.positions):  # what is read there is no position, or anything
                 found += [self.pad(), None]
                 continue
-            guest = _Guest(self.seen)
-            guest.guest = request
-            guest.at(self.g, element)
-            found += guest.values()
+            found += self._from(request, element)
         return tuple(found)
+
+    def _from(self, request: int, element: int) -> tuple[int | None, ...]:
+        guest = _Guest(self.seen)
+        guest.guest = request
+        guest.at(self.g, element)
+        return guest.values()
+
+    def contested(self) -> tuple[set[int], set[int]]:
+        """The requests with an element that a stranger would make wrong: those where it is wrong, where it is not."""
+        wrong: set[int] = set()
+        right: set[int] = set()
+        if self.case.replay is not None:  # whoever takes slots back has not stored them
+            return wrong, right
+        for group, row in enumerate(self.seen.actual):
+            for element, value in enumerate(row[: self.case.num_tokens]):
+                self.at(group, element)
+                wanted = self.seen.expected[group][element]
+                if any(wanted not in self._from(request, element) for request in self.strangers(element)):
+                    (right if value == wanted else wrong).add(self.request())
+        return wrong, right
 
     def busy(self) -> list[tuple[int, int, int]]:
         """(request, start, end) of all requests that have tokens."""

@@ -70,6 +70,9 @@ class Mapping:
     one where programs race or where what is read is not in the case; None stands for any value at all.
     """
 
+    tells_where = False
+    """Whether an element that may hold any value is known to be wrong; else nothing is known of it."""
+
     def __init__(self, seen: Observation) -> None:
         self.seen, self.case, self.launch = seen, seen.case, seen.launch
         self.g = self.t = 0
@@ -289,6 +292,12 @@ class Mapping:
             elif None not in possible:
                 return False
         return firm and self.consistent()
+
+    def contested(self) -> tuple[set[int], set[int]] | None:
+        """Of a mistake that shows in some orders of the programs only: the requests where it shows, where it might
+        have. None: it always shows.
+        """
+        return None
 
     def consistent(self) -> bool:
         """Whether nothing that was seen contradicts it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from reference.verdict import UNWRITTEN
 from reports.diagnosis.mapping import Mapping, Observation
 
@@ -15,6 +17,18 @@ def shown(seen: Observation) -> tuple[str, str] | None:
     if not found or found[0] is None or any(each is None or each[0] != found[0][0] for each in found):
         return None
     return found[0]
+
+
+def shown_by_all(cause: str, evidence: Iterable[Observation]) -> bool:
+    """Whether the other launches that failed show it, too: where they show something else, nobody knows what is common
+    to all. What is not written, or is where nothing may be, is so whatever the others show.
+    """
+    return cause in _PLAIN or all(
+        (found := shown(each)) is not None and found[0] == cause for each in evidence if each.differing
+    )
+
+
+_PLAIN = frozenset({"stale element", "padding end"})
 
 
 def _shown(seen: Observation, group: int, element: int) -> tuple[str, str] | None:
@@ -46,7 +60,10 @@ def _shown_behind(last: int, pad: int, expected: int, actual: int, element: int,
 
 
 def _shown_of_pad(right: Mapping, p: int, where: str, actual: int) -> tuple[str, str] | None:
-    """A slot where none may be."""
+    """A slot where none may be: of a block that is in the table, or it may as well be padding of another value."""
+    number = actual // right.b
+    if not any(number in cells for cells in right.own.block_table):
+        return None
     if not right.own.enabled:
         return "disabled group", f"{where} holds {actual}, the group is disabled"
     if p < 0:

@@ -11,16 +11,19 @@ from pathlib import Path
 
 from hypothesis import settings
 
-from conformance import lanes
 from conformance import options as registered  # noqa: F401  (the profiles)
 from conformance.engine import Engine, Options
+from conformance.lanes.lowered import LoweredLane
 from conformance.search import failures
 from conformance.under_test import UnderTest
 from reference.case import Case
 from reports.diagnosis import UNKNOWN, Diagnosis
 from tests.faults.catalogue import Fault, by_name, write_variant
+from tests.faults.preloaded import fork_servers
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache"
+BUDGETS = (8, 64)
+"""Specializations to look for a fault with: few, then as many as profile gate has where those do not show it."""
 RIGHT, WRONG = "right", "wrong"
 
 
@@ -34,12 +37,22 @@ class Found:
     examples: int | None
 
 
+class _Sparing(LoweredLane):
+    """The lane of a run that spends less on smaller examples: here each is compiled for one fault only."""
+
+    compile_seconds = 1.5
+
+
 def search(name: str, folder: Path) -> list[Found]:
     """What the suite finds at profile gate in the kernels with the fault of that name, written below ``folder``."""
     fault = by_name(name)
     source = write_variant(fault, folder / name)
-    options = Options(("kernels",), {"kernels": str(source)}, 64, 10.0, CACHE, 1)
-    engine = Engine(lanes.by_name("lowered"), options)
+    found = (_found(fault, source, budget) for budget in BUDGETS)
+    return next((each for each in found if each), [])
+
+
+def _found(fault: Fault, source: Path, budget: int) -> list[Found]:
+    engine = Engine(_Sparing(), Options(("kernels",), {"kernels": str(source)}, budget, 10.0, CACHE, 1))
     try:
         entry = next(entry for entry in engine.entries() if entry.name == fault.entry_point)
         found = failures(UnderTest(engine, entry), fault.kinds, settings.get_profile("gate"), 0)
@@ -68,7 +81,7 @@ class Searches:
         workers = os.cpu_count() or 1
         self._faults = faults
         # A process that has been forked shares Hypothesis's state and the terminal with this one.
-        self._pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
+        self._pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=fork_servers)
         self._folder, self._begin, self._ahead = folder, begin, workers
         self._begun: dict[str, Future[list[Found]]] = {}
 

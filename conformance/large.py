@@ -1,0 +1,53 @@
+"""Batches as large as serving's, which drawing seldom pays for: a long prefill, several, hundreds of decoding requests.
+
+A kernel that goes wrong from some request or some tile on is found here, and made small like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from conformance.subjects.entry import EntryPoint
+from conformance.subjects.launching import Settings
+from conformance.under_test import Drawn
+from reference.case import Case, ContextParallel, Group, Launch, Replay
+
+SHAPES = ((1, 131_072), (3, 5_000), (300, 1))
+"""Requests, and the tokens of each. Published kernels stage 256 offsets, 1024 tokens and 4096 cells at once."""
+
+_BLOCK_SIZES = (128, 64)
+_PADDING = 100
+_CONTEXT = 8192
+_WORLD_SIZE = 2
+
+
+def large_batches(entry: EntryPoint, *, shared: bool) -> Iterator[Drawn]:
+    """One of each shape in production's settings; ``shared``: for the last rank of two."""
+    features = entry.declaration.features
+    cp = ContextParallel(_WORLD_SIZE, _WORLD_SIZE - 1, 1) if shared else ContextParallel()
+    for num_reqs, length in SHAPES:
+        starts = [0 if length > 1 else request * 37 % _CONTEXT for request in range(num_reqs)]
+        furthest = max(starts) + length
+        groups = tuple(
+            _group(size, num_reqs, furthest, cp.size) for size in _BLOCK_SIZES[: 2 if "groups" in features else 1]
+        )
+        num_tokens = num_reqs * length
+        case = Case(
+            query_start_loc=tuple(range(0, num_tokens + 1, length)),
+            positions=tuple(start + i for start in starts for i in range(length)),
+            num_tokens=num_tokens,
+            max_num_tokens=num_tokens + _PADDING,
+            groups=groups,
+            idx_mapping=tuple(reversed(range(num_reqs))) if "idx_mapping" in features else None,
+            cp=cp,
+            replay=Replay((1,) * num_reqs, length // 2 + 1, (0,)) if "replay" in features else None,
+        )
+        yield case, Launch("int64" if entry.subject == "vllm" else "int32"), Settings()
+
+
+def _group(block_size: int, rows: int, furthest: int, size: int) -> Group:
+    """Rows with room for positions below ``furthest`` and no block number twice, the largest first."""
+    width = -(-furthest // (block_size * size))
+    last = rows * width - 1
+    table = tuple(tuple(last - row * width - column for column in range(width)) for row in range(rows))
+    return Group(table, block_size, block_size)

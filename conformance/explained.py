@@ -94,17 +94,24 @@ def remainder(finding: Finding, explains: Explains) -> Finding:
     return left[0] if left else replace(finding, verdict=v.Verdict(v.PASS))
 
 
-def beyond(run: Run, case: Case, launch: Launch, explains: Explains) -> Finding:
+def beyond(
+    run: Run, case: Case, launch: Launch, explains: Explains, reported: Explains = lambda finding: False
+) -> Finding:
     """What is wrong with the case beside what is explained.
 
     Where all of it is, the case runs again so that an access outside does no harm, and its values are still compared.
+    An access outside that leaves nothing to compare whatever is done about it is explained by nothing: anything may be
+    wrong behind it. Unless it is ``reported``, so that the run is red for it already.
     """
     while True:
         finding = run(case, launch)
         left = remainder(finding, explains)
         harmless = relaxed(finding, case, launch)
-        if harmless is None or harmless == (case, launch) or not left.verdict.passed:
+        if harmless is None or not left.verdict.passed:
             return left
+        if harmless == (case, launch):
+            blind = finding.verdict.kind == v.GUARD and not finding.actual and not reported(finding)
+            return finding if blind else left
         case, launch = harmless
 
 
@@ -112,12 +119,15 @@ def relaxed(finding: Finding, case: Case, launch: Launch) -> tuple[Case, Launch]
     """The same case, launched so that what ``finding`` is about does no harm: its values can then still be compared.
     None where they have been.
 
-    Where memory ended, poison can be read, around the buffers concerned and no others; where a library checked an
-    index, rows are as wide as every token needs.
+    Where memory ended, poison can be read, around the buffers concerned and no others. Where a library checked an
+    index, or the access was further than the poison reaches, rows are as wide as every token needs.
     """
     if finding.verdict.kind == v.GUARD:
         buffers = {guard.buffer.partition("[")[0] for guard in finding.verdict.guards}
-        return case, replace(launch, open_buffers=tuple(sorted({*launch.open_buffers, *buffers})))
+        opened = tuple(sorted({*launch.open_buffers, *buffers}))
+        if opened != launch.open_buffers:
+            return case, replace(launch, open_buffers=opened)
+        return (case if finding.actual else widened(case)), launch
     return (widened(case), launch) if finding.verdict.kind in (v.CRASH, v.REFUSED) else None
 
 

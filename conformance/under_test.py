@@ -167,7 +167,7 @@ class UnderTest:
         def run(case: Case, launch: Launch) -> Finding:
             return self._run(case, launch, settings)
 
-        finding = beyond(run, case, launch, self._explains)
+        finding = beyond(run, case, launch, self._explains, lambda part: can_be(part, self.explained))
         verdict = finding.verdict
         if verdict.kind == v.UNSUPPORTED:
             self.unsupported = f"lane {self.engine.lane.name}: {verdict.detail}"

@@ -262,11 +262,35 @@ def test_behind_an_explained_exception_values_are_compared_on_wider_rows() -> No
     assert found.case.groups[0].row_width == 4
 
 
-def test_what_stays_explained_ends() -> None:
+def test_what_stays_explained_ends_and_is_a_failure_as_long_as_nothing_was_compared() -> None:
+    """An access further than the poison reaches ends the launch again: what comes out behind it nobody knows."""
+    launches = []
+
     def run(case: Case, launch: Launch) -> Finding:
+        launches.append(launch.open_buffers)
         return judge(ENTRY, case, launch, Outcome("crash", guards=(read_past("positions"),)))
 
-    assert explained.beyond(run, CASE, LAUNCH, lambda part: True).verdict.passed
+    found = explained.beyond(run, CASE, LAUNCH, lambda part: True)
+    assert (found.verdict.kind, launches) == (v.GUARD, [(), ("positions",)])
+    assert explained.beyond(run, CASE, LAUNCH, lambda part: True, lambda part: True).verdict.passed
+
+    def crashes(case: Case, launch: Launch) -> Finding:
+        return judge(ENTRY, case, launch, Outcome("crash", message="SIGSEGV"))
+
+    assert explained.beyond(crashes, CASE, LAUNCH, lambda part: True).verdict.passed
+
+
+def test_behind_a_read_further_than_the_poison_values_are_compared_on_wider_rows() -> None:
+    """Another rank's token may lie any distance behind the row."""
+    case = replace(CASE, positions=(4,), groups=(Group(((0, 1),), 1, 2),))
+
+    def run(case: Case, launch: Launch) -> Finding:
+        if case.groups[0].row_width < 4:
+            return judge(ENTRY, case, launch, Outcome("crash", guards=(read_past("block_table"),)))
+        return ended_well(case, launch, *WRONG_VALUE)
+
+    found = explained.beyond(run, case, LAUNCH, lambda part: part.verdict.kind == v.GUARD)
+    assert (found.verdict.kind, found.launch.open_buffers) == (v.MISMATCH, ("block_table",))
 
 
 def test_a_case_of_two_known_causes_is_explained_by_both_and_by_neither_alone() -> None:

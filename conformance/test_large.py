@@ -5,12 +5,8 @@ import pytest
 from conformance.large import large_batches
 from conformance.under_test import UnderTest
 
-EVERYBODY = pytest.mark.entry_points(
-    "v1", "v2", "fused", "parallel", "adaptive", "tiled", "replay", "dcp", "draft", "block_table"
-)
 
-
-@EVERYBODY
+@pytest.mark.entry_points("v1", "v2", "fused", "parallel", "adaptive", "tiled", "replay", "draft", "block_table")
 def test_large_batches_get_their_slots(entry_point: UnderTest) -> None:
     for batch in large_batches(entry_point.entry, shared=False):
         entry_point.agrees_on(batch)

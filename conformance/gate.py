@@ -16,7 +16,6 @@ from conformance.stash import ACCEPTED, ENGINE, target_of
 from conformance.subjects.entry import TESTABLE, EntryPoint
 from conformance.verdicts import Finding, failures_in
 from reference.fields import printable
-from reference.verdict import UNSUPPORTED
 from reports.files import ReportError, write_text
 
 _FOUND = pytest.StashKey[list[Finding]]()
@@ -64,18 +63,21 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 def _missing(config: pytest.Config) -> Iterator[str]:
-    """Entry points of ``--require`` that have run no case; one that the lane does not support was not run."""
+    """Entry points of ``--require`` of which no output was compared."""
     subjects = config.stash[ENGINE].options.subjects
     for name in options.required(config):
         # A bare name is meant for every subject of the run.
         whom = [name] if "." in name else [f"{subject}.{name}" for subject in subjects]
         if not all(_has_run(config, each) for each in whom):
-            yield f"--require {name}: ran no case, so this run fails"
+            ran = any(_has_run(config, each, "cases") for each in whom)
+            did = "left no output that could be compared" if ran else "ran no case"
+            yield f"--require {name}: {did}, so this run fails"
 
 
-def _has_run(config: pytest.Config, entry_point: str) -> bool:
+def _has_run(config: pytest.Config, entry_point: str, what: str = "compared") -> bool:
+    """Whether a case of it left an output: one that does not compile, crashes, hangs or is not supported does not."""
     tally = config.stash[ENGINE].tallies.get(entry_point)
-    return tally is not None and tally.cases > tally.verdicts[UNSUPPORTED]
+    return tally is not None and getattr(tally, what) > 0
 
 
 def _vanished(session: pytest.Session) -> Iterator[str]:
@@ -118,7 +120,7 @@ def _no_longer_known(config: pytest.Config) -> Iterator[str]:
         if outcome.status == accepted.FIXED and config.option.strict_known:
             yield f"--strict-known: {each.describe()}: its case passes now; take the entry out ({each.where})"
         if outcome.status == accepted.FAILS_DIFFERENTLY:
-            said = outcome.finding.verdict.summary() if outcome.finding else ""
+            said = each.difference(outcome.finding) if outcome.finding else ""
             yield f"{each.describe()}: its case fails in another way now: {printable(said)[:400]} ({each.where})"
 
 

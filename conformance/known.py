@@ -17,7 +17,8 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from conformance.saved import read as read_case
 from conformance.verdicts import Finding
 from reference import verdict as v
 from reference.fields import CaseError, choice, fields, parse_json, printable, shown
-from reports.diagnosis import Diagnosis
+from reports.diagnosis import CAUSES, Diagnosis
 
 SCHEMA = 1
 KINDS = tuple(kind for kind in v.KINDS if kind not in (v.PASS, v.UNSUPPORTED))
@@ -42,7 +43,10 @@ _HEAD = """\
 
 @dataclass(frozen=True, slots=True)
 class KnownFailure:
-    """One entry. ``where`` names file and entry in a message; ``lane`` is "" where it is the same on all of them."""
+    """One entry. ``where`` names file and entry in a message; ``lane`` is "" where it is the same on all of them.
+
+    ``summary`` is the diagnosis in a sentence, of a failure that this run found: for whoever has to give the reason.
+    """
 
     where: str
     kind: str
@@ -51,6 +55,7 @@ class KnownFailure:
     reason: str
     lane: str
     saved: SavedCase
+    summary: str = field(default="", compare=False)
 
     @property
     def entry_point(self) -> str:
@@ -75,13 +80,27 @@ class KnownFailure:
             return False
         return self.key is None or can_be(finding, {self.key})
 
+    def difference(self, finding: Finding) -> str:
+        """What the entry says of its case and what ``finding`` is instead, where the two differ."""
+        found = finding.diagnosis
+        pairs = {
+            "kind": (self.kind, finding.verdict.kind),
+            "cause": (self.cause, found.cause),
+            "buffer": (self.buffer, found.buffer),
+        }
+        differing = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+        said = ", ".join(f"{name} {shown(pair[0])}" for name, pair in differing.items())
+        now = ", ".join(f"{name} {shown(pair[1])}" for name, pair in differing.items())
+        what = found.summary if found.key is None else finding.verdict.summary()
+        return f"the entry says {said}; the case now has {now}: {what}"
+
 
 def of_finding(finding: Finding, lane: str) -> KnownFailure:
     """The entry for a failure that was found, its reason left empty."""
     found = finding.diagnosis
     entry = finding.entry
-    saved = SavedCase(Path(), finding.case, finding.launch, entry.subject, (entry.name,))
-    return KnownFailure("", finding.verdict.kind, _plain(found.cause), found.buffer, "", lane, saved)
+    saved = SavedCase(Path(), finding.case, finding.launch, entry.subject, (entry.name,), finding.settings)
+    return KnownFailure("", finding.verdict.kind, _plain(found.cause), found.buffer, "", lane, saved, found.summary)
 
 
 def read(path: Path) -> tuple[KnownFailure, ...]:
@@ -125,6 +144,9 @@ def _entry(path: Path, number: int, item: object) -> KnownFailure:
         choice(texts["kind"], "kind", KINDS)
         if not texts["cause"].strip():
             raise CaseError("cause: it is empty; a report says it under diagnosis")
+        if texts["cause"] not in CAUSES:
+            alike = "".join(f", did you mean {shown(each)}" for each in get_close_matches(texts["cause"], CAUSES, 1))
+            raise CaseError(f"cause: expected one of those in docs/diagnosis.md, got {shown(texts['cause'])}{alike}")
         if not texts["reason"].strip():
             raise CaseError("reason: it is empty; say why this failure is accepted")
         saved = _case(path, texts)
@@ -173,10 +195,23 @@ def _text_of(known: KnownFailure) -> str:
         "lane": known.lane,
         "reason": known.reason,
     }
-    lines = [f"{name} = {_quoted(value)}" for name, value in values.items() if value or name == "reason"]
-    case = json.dumps({"case": known.saved.case.to_json(), "launch": known.saved.launch.to_json()})
+    lines = [f"{name} = {_quoted(value)}" for name, value in values.items() if value]
+    if not known.reason:
+        lines += [f"# {printable(known.summary)}"] if known.summary else []
+        lines.append('reason = ""')
+    case = json.dumps(_document(known.saved))
     lines.append(f"case = {_quoted(case)}" if "'" in case else f"case = '''{case}'''")
     return "\n".join(["[[failure]]", *lines, ""])
+
+
+def _document(saved: SavedCase) -> dict[str, object]:
+    """The case as a report holds it. The settings of a host function are in no constant: which flags it is given hangs
+    on them.
+    """
+    document: dict[str, object] = {"case": saved.case.to_json(), "launch": saved.launch.to_json()}
+    if saved.settings is not None and not saved.launch.constants:
+        document["settings"] = asdict(saved.settings)
+    return document
 
 
 def _quoted(value: str) -> str:

@@ -19,6 +19,7 @@ from conformance.execution.guard_pages import OPEN_BYTES, GuardPages
 from conformance.execution.session import Outcome
 from conformance.saved import read
 from conformance.subjects.entry import EntryPoint
+from conformance.subjects.launching import Settings
 from conformance.under_test import UnderTest
 from conformance.verdicts import Finding, judge
 from reference import verdict as v
@@ -93,6 +94,11 @@ WRONG: dict[str, tuple[str, str]] = {
         r"failure 2 \(kernels.dcp\): reason: it is empty; say why this failure is accepted",
     ),
     "empty-cause": ("schema = 1\n" + entry(cause=""), r"failure 1 \(kernels.dcp\): cause: it is empty"),
+    "no-cause": (
+        "schema = 1\n" + entry(cause="widnow"),
+        r'\(kernels.dcp\): cause: expected one of those in docs/diagnosis.md, got "widnow", did you mean "window"$',
+    ),
+    "cause-like-nothing": ("schema = 1\n" + entry(cause="7"), r'cause: .* got "7"$'),
     "unknown-key": ("schema = 1\n" + entry(issue="7"), r"failure 1: issue: unknown field; known are entry_point, "),
     "number": ("schema = 1\n" + entry(reason=None) + "reason = 3\n", r"failure 1: reason: expected a text, got 3"),
     "bare-name": ("schema = 1\n" + entry(entry_point="v2"), r"\(v2\): entry_point: expected one of kernels.NAME, .*v2"),
@@ -131,14 +137,15 @@ def test_a_file_that_cannot_be_read_is_an_error_of_one_line(name: str, tmp_path:
 
 
 def test_what_is_written_reads_the_same(tmp_path: Path) -> None:
-    """Whatever a kernel's message held: it is part of the cause."""
+    """Whatever a kernel's message held: it is part of the buffer of a crash. A constant says the settings better."""
     odd = "crash: a \"quote\", a \\ and \x1b[31m red\u2028 \U0001f600 ''' # \t"
     [plain] = known.read(written(tmp_path / "known.toml", entry()))
     named = replace(LAUNCH, constants={"it's": 1})
     many = [
         plain,
-        replace(plain, kind="crash", cause=odd, buffer="b", lane="lowered"),
-        replace(plain, saved=replace(plain.saved, launch=named)),
+        replace(plain, kind="crash", cause="crash", buffer=odd, lane="lowered"),
+        replace(plain, saved=replace(plain.saved, launch=named, settings=Settings(64, 9))),
+        replace(plain, saved=replace(plain.saved, settings=Settings(64, None))),
     ]
     file = tmp_path / "again.toml"
     file.write_text(known.text_of(many), encoding="utf-8")
@@ -146,8 +153,23 @@ def test_what_is_written_reads_the_same(tmp_path: Path) -> None:
     assert [(each.kind, each.cause, each.buffer, each.lane, each.reason) for each in again] == [
         (each.kind, each.cause, each.buffer, each.lane, each.reason) for each in many
     ]
-    assert [each.saved.launch for each in again] == [LAUNCH, LAUNCH, named]
-    assert len(tomllib.loads(file.read_text())["failure"]) == 3
+    assert [each.saved.launch for each in again] == [LAUNCH, LAUNCH, named, LAUNCH]
+    assert [each.saved.settings for each in again] == [None, None, None, Settings(64, None)]
+    assert len(tomllib.loads(file.read_text())["failure"]) == 4
+
+
+def test_a_failure_that_was_found_is_written_with_its_settings_and_why() -> None:
+    """A host function is given flags or none by its settings, which are in no constant of its launch."""
+    finding = replace(ended_well(CASE, LAUNCH, *WRONG_VALUE), settings=Settings(16, 4))
+    found = known.of_finding(finding, "lowered")
+    assert found.saved.drawn(ENTRY)[2] == Settings(16, 4)
+    lines = known.text_of([found, replace(found, reason="known", summary="not shown")]).splitlines()
+    comment = lines[lines.index('reason = ""') - 1]
+    assert comment == f"# {finding.diagnosis.summary}"
+    assert len(comment) > 20
+    assert "# not shown" not in lines
+    odd = known.text_of([replace(found, summary="one \n two \x1b \ud800")])
+    assert [entry["reason"] for entry in tomllib.loads(odd)["failure"]] == [""]
 
 
 def test_the_example_that_the_documentation_shows_is_complete() -> None:
@@ -344,11 +366,25 @@ def combined(folder: Path, *faults: str) -> Path:
     return source
 
 
+def raising(folder: Path, where: str, what: str) -> Path:
+    """The kernels with ``what`` before the line that begins with ``where`` in the torch path."""
+    source = write_variant(SHARED, folder)
+    file, right = source / "kernels" / "torch_dcp.py", PACKAGE / "torch_dcp.py"
+    text = right.read_text(encoding="utf-8")
+    assert text.count(where) == 1
+    file.write_text(text.replace(where, what + where), encoding="utf-8")
+    return source
+
+
 @pytest.fixture(scope="module")
 def trees(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("trees")
+    where, ended = "    is_local, block_index, offset = place_tokens(", "raise RuntimeError('not supported')"
+    some = f"    if cp_size > 1 and positions.numel():\n        {ended}\n"
     return {
         "right": PACKAGE.parent,
+        "never": raising(folder / "never", where, f"    {ended}\n"),
+        "sometimes": raising(folder / "sometimes", where, some),
         "shared": combined(folder / "shared", SHARED.name),
         "tail": combined(folder / "tail", TAIL.name),
         "both": combined(folder / "both", SHARED.name, TAIL.name),
@@ -426,6 +462,8 @@ def runs(folder: Path, first: Done, trees: dict[str, Path]) -> dict[str, Done]:
     accepted = folder / "accepted.toml"
     accepted.write_text(text.replace('reason = ""', 'reason = "accepted for this test"'), encoding="utf-8")
     differs = written(folder / "differs.toml", entry(cause="padding end", reason="it was once so"))
+    crash = {"kind": "crash", "cause": "crash", "buffer": "RuntimeError: not supported"}
+    crashes = written(folder / "crashes.toml", entry(**crash))
     elsewhere = written(folder / "elsewhere.toml", entry(entry_point="vllm.v1"), entry(lane="interpreter, say"))
     [report] = (folder / "first").glob("failure-kernels-dcp-*.json")
     items: dict[str, tuple[str, Path, tuple[str | Path, ...]]] = {
@@ -440,6 +478,8 @@ def runs(folder: Path, first: Done, trees: dict[str, Path]) -> dict[str, Done]:
         "strict": ("right", accepted, ("--strict-known",)),
         "strict-deselected": ("right", accepted, ("--strict-known", "-k", "test_dcp_slots")),
         "differs": ("shared", differs, ("-k", "known")),
+        "never": ("never", crashes, ("--require", "dcp")),
+        "sometimes": ("sometimes", crashes, ("--require", "dcp")),
         "replayed": ("tail", accepted, ("--replay", report, "--write-known-failures", accepted / "below-a-file.toml")),
     }
     commands = [
@@ -505,6 +545,19 @@ def test_another_failure_is_new_and_no_report_is_about_the_known_one(runs: dict[
     assert {each["reason"] for each in new} == {""}
 
 
+def test_a_known_failure_of_some_cases_does_not_become_one_of_all(runs: dict[str, Done]) -> None:
+    """Nothing that crashes is compared: a test and a required entry point need cases that do not."""
+    assert runs["sometimes"].status == 0, runs["sometimes"].tail
+    done = runs["never"]
+    assert done.status == 1, done.tail
+    assert "1 failed, 1 xfailed" in done.output, done.tail
+    assert (
+        "no case left an output that could be compared, known failures explain them all: "
+        "kernels.dcp: crash, crash RuntimeError: not supported"
+    ) in done.lines
+    assert "--require dcp: left no output that could be compared, so this run fails" in done.lines
+
+
 def test_what_passes_now_is_said_and_fails_only_a_strict_run(runs: dict[str, Done]) -> None:
     assert runs["fixed"].status == 0, runs["fixed"].tail
     assert "known failure passes now: kernels.dcp: mismatch, padding end: accepted for this test" in runs["fixed"].lines
@@ -517,7 +570,10 @@ def test_what_passes_now_is_said_and_fails_only_a_strict_run(runs: dict[str, Don
 def test_a_case_that_fails_in_another_way_is_new(runs: dict[str, Done]) -> None:
     done = runs["differs"]
     assert done.status == 1, done.tail
-    assert "kernels.dcp: mismatch, padding end: its case fails in another way now: mismatch: 1 element" in done.output
+    assert (
+        "kernels.dcp: mismatch, padding end: its case fails in another way now: "
+        'the entry says cause "padding end"; the case now has cause "unknown": mismatch: 1 element'
+    ) in done.output
     assert "1 failed" in done.output
 
 

@@ -14,7 +14,7 @@ from _pytest._code.code import ReprFileLocation, TerminalRepr
 from _pytest._io import TerminalWriter
 
 from conformance.recording import Recorded, Recorder
-from conformance.stash import ENGINE, RECORDER, target_of
+from conformance.stash import ACCEPTED, ENGINE, RECORDER, target_of
 from conformance.verdicts import failures_in
 from reference.fields import printable
 from reports import github
@@ -93,7 +93,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if ENGINE not in config.stash or config.option.collectonly:
         return
     recorder = config.stash[RECORDER]
-    lines = recorder.finish(config.stash[ENGINE])
+    known = config.stash[ACCEPTED].told() if ACCEPTED in config.stash else ()
+    lines = recorder.finish(config.stash[ENGINE], known)
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if _on_github() and summary:
         try:
@@ -196,4 +197,6 @@ def _on_github() -> bool:
 
 
 def _line(text: str) -> str:
-    return github.harmless(text) if _on_github() else text
+    """``text`` as it can be printed: its lines are kept, and nothing in them is obeyed."""
+    lines = [printable(line) for line in text.split("\n")]
+    return "\n".join(map(github.harmless, lines) if _on_github() else lines)

@@ -68,11 +68,11 @@ class FailureReport:
         return f"failure-{_file_name(self.subject)}-{_file_name(self.entry_point)}-{digest}"
 
     def replay_command(self, file: str | Path) -> str:
-        """The shell command that runs this failure again from its JSON ``file``."""
+        """The command, one line for bash, that runs this failure again from its JSON ``file``."""
         words = ["pytest", "conformance", "--replay", str(file), "--lane", self.lane, "--subject", self.subject]
         if self.source:
             words += ["--source", f"{self.subject}={self.source}"]
-        return shlex.join(words)
+        return " ".join(map(_quoted, words))
 
     def traces(self) -> tuple[Trace, ...]:
         """How the first differing elements should have come about; none for elements that nothing may write.
@@ -147,6 +147,23 @@ def write(report: FailureReport, folder: str | Path) -> tuple[Path, Path]:
     if script is not None:
         write_text(path.with_suffix(".py"), script)
     return path, markdown
+
+
+def _quoted(word: str) -> str:
+    """``word`` for a shell; one with characters that a terminal obeys, or that end a line, byte by byte in $'...'."""
+    if word.isprintable():
+        return shlex.quote(word)
+    return "$'" + "".join(_escaped(c) for c in word) + "'"
+
+
+def _escaped(character: str) -> str:
+    if character in "'\\":
+        return f"\\{character}"
+    if character.isprintable():
+        return character
+    # Python keeps a byte of a file name that is no UTF-8 as one of these surrogates.
+    errors = "surrogateescape" if "\udc80" <= character <= "\udcff" else "surrogatepass"
+    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", errors))
 
 
 def _file_name(name: str) -> str:

@@ -28,6 +28,8 @@ from strategies.declaration import Declaration
 
 PARAMETERS = ("req_indices", "positions", "block_table", "slot_mapping", "block_size", "kv_cache_block_size", "pad_id")
 ENTRY = EntryPoint("kernels", "1", "dcp", "f", "dcp", "", 44, PARAMETERS, (), Declaration(frozenset(), frozenset()))
+SOURCE = "/tmp/a 'tree'\n::error file=x::y\x1b[31m"
+"""Where the kernels are said to come from: it is in the command that replays a failure."""
 CASE = Case((0, 1), (0,), 1, 1, (Group(((3,),), 2, 2),))
 
 
@@ -40,7 +42,7 @@ class Failing:
     def pytest_configure(self, config: pytest.Config) -> None:
         config.stash[ENGINE] = SimpleNamespace(
             lane=SimpleNamespace(name="lowered"),
-            options=SimpleNamespace(subjects=("kernels",), sources={}),
+            options=SimpleNamespace(subjects=("kernels",), sources={"kernels": SOURCE}),
             tallies={},
             coverage=Coverage(),
             session=lambda subject: SimpleNamespace(hardware={}),

@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import shlex
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -260,6 +261,28 @@ def test_replay_command_names_file_lane_subject_and_source(tmp_path):
     assert "--source" not in replace(REPORT, source="").replay_command(path)
 
 
+def test_replay_command_is_one_line_that_a_shell_reads_back():
+    """Whatever the folders are called: a control character would reach the terminal, a new line be a command to CI."""
+    names = [
+        text[:200]
+        for text in (*HOSTILE, "::error file=x::y", "a\nb's \\x41\x07f", "\udcff\udc80", "a b")
+        if "\0" not in text
+    ]
+    names.remove("\ud800")  # no file system has it
+    commands = [replace(REPORT, source=f"/{name}").replay_command(f"/{name}/x.json") for name in names]
+    assert all(command.isprintable() for command in commands)
+    assert replace(REPORT, source="\ud800\0").replay_command("x").isprintable()
+    script = "\n".join(f"printf '%s\\0' {command}" for command in commands)
+    done = subprocess.run(["bash", "-c", script], capture_output=True, check=True, timeout=20)
+    read = [os.fsdecode(word) for word in done.stdout.split(b"\0")[:-1]]
+    words = ["--lane", "lowered", "--subject", "vllm-ascend", "--source"]
+    assert read == [
+        word
+        for name in names
+        for word in ("pytest", "conformance", "--replay", f"/{name}/x.json", *words, f"vllm-ascend=/{name}")
+    ]
+
+
 # File names
 
 
@@ -445,6 +468,7 @@ def test_summary_file(tmp_path):
             "vllm-ascend.dcp": {"cases": 1200, "specializations": 1, "failures": 1},
         },
         "reports": [f"{REPORT.name}.json"],
+        "known_failures": [],
         "seed": 17,
         "environment": {"python": "CPython 3.11.7"},
     }

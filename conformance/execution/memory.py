@@ -58,7 +58,11 @@ class Memory(ABC):
     def __init__(self, nbytes: int) -> None:
         self.fd = os.memfd_create("slot-mapping-memory", os.MFD_CLOEXEC)
         os.ftruncate(self.fd, nbytes)  # sparse: only what is touched takes memory
-        self._map = mmap.mmap(self.fd, nbytes)
+        try:
+            self._map = mmap.mmap(self.fd, nbytes)
+        except OSError as error:
+            os.close(self.fd)
+            raise NoRoom(f"cannot map {nbytes >> 20} MiB for the buffers of a launch: {error.strerror}") from error
         self._bytes = np.frombuffer(self._map, dtype=np.uint8)
         self.base = 0  # where the launching process sees it, as far as one figure can tell
 

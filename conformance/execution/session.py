@@ -220,6 +220,11 @@ class Session:
         outputs = {name: self._memory.output(item).tolist() for name, item in placed.items() if item.array.writable}
         return Outcome("ok", outputs, guards, seconds=reply["seconds"])
 
+    def be_ready(self) -> None:
+        """Start the process that launches, which is otherwise done when it is first needed. Raises SubjectError."""
+        if self._runner is None:
+            self._start_runner()
+
     def restart(self) -> None:
         """Launch from now on in a fresh process, which has loaded nothing."""
         if self._runner is not None:

@@ -44,8 +44,12 @@ def _output_of_group(slot_mapping_addrs_ptr):
 
 
 @triton.jit
-def _pad_tail(slot_mapping_ptr, num_tokens, max_num_tokens, PAD_ID: tl.constexpr, TILE: tl.constexpr):
-    """Store ``PAD_ID`` into this program's tiles of [num_tokens, max_num_tokens)."""
+def _pad_tail(
+    slot_mapping_ptr, query_start_loc_ptr, num_tokens, max_num_tokens, PAD_ID: tl.constexpr, TILE: tl.constexpr
+):
+    """Store ``PAD_ID`` into this program's tiles of [num_tokens, max_num_tokens). Where the last request ends sooner
+    than at num_tokens, from its end on: elements between would keep the slots of an older step."""
+    num_tokens = tl.minimum(num_tokens, tl.load(query_start_loc_ptr + tl.program_id(1)))
     lane = tl.arange(0, TILE)
     padding = tl.full((TILE,), PAD_ID, tl.int32)
     for tile_start in range(num_tokens + tl.program_id(2) * TILE, max_num_tokens, tl.num_programs(2) * TILE):
@@ -138,7 +142,7 @@ def _compute_slot_mapping_fused_groups_kernel(
     """
     if tl.program_id(1) == tl.num_programs(1) - 1:
         slot_mapping_ptr = _output_of_group(slot_mapping_addrs_ptr)
-        _pad_tail(slot_mapping_ptr, num_tokens, max_num_tokens, PAD_ID, TILE_BLOCK_SIZE)
+        _pad_tail(slot_mapping_ptr, query_start_loc_ptr, num_tokens, max_num_tokens, PAD_ID, TILE_BLOCK_SIZE)
         return
 
     slot_mapping_ptr = _output_of_group(slot_mapping_addrs_ptr)
@@ -182,7 +186,7 @@ def _compute_slot_mapping_fused_groups_adaptive_kernel(
     """
     if tl.program_id(1) == tl.num_programs(1) - 1:
         slot_mapping_ptr = _output_of_group(slot_mapping_addrs_ptr)
-        _pad_tail(slot_mapping_ptr, num_tokens, max_num_tokens, PAD_ID, TILE_BLOCK_SIZE)
+        _pad_tail(slot_mapping_ptr, query_start_loc_ptr, num_tokens, max_num_tokens, PAD_ID, TILE_BLOCK_SIZE)
         return
 
     slot_mapping_ptr = _output_of_group(slot_mapping_addrs_ptr)
@@ -237,7 +241,7 @@ def compute_slot_mapping_fused_groups(
     validate: bool = False,
 ) -> None:
     """In every group, write the slot of every token into elements [0, num_tokens) of its output and ``pad_id`` into
-    [num_tokens, max_num_tokens).
+    [num_tokens, max_num_tokens). Where ``query_start_loc[num_reqs]`` comes sooner, padding begins there.
 
     All tensors are on one device. ``query_start_loc_ptr`` [>= num_reqs + 1] int32: request r owns tokens
     [query_start_loc[r], query_start_loc[r + 1]) and row r of every table. ``positions_ptr`` [>= num_tokens] int64;

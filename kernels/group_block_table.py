@@ -14,7 +14,7 @@ from kernels.host_device_buffer import HostDeviceBuffer
 from kernels.kv_cache_group import compress_ratio, holds_recurrent_state
 from kernels.slot_mapping import compute_slot_mapping
 from kernels.torch_dcp import compute_dcp_slot_mapping
-from kernels.validation import check_allocated, check_tokens
+from kernels.validation import check_allocated, check_rows_exist, check_tokens
 
 Indices = npt.NDArray[np.integer] | torch.Tensor
 
@@ -78,7 +78,7 @@ class BlockTable(BlockRows):
         self.is_circular = is_circular
         self.is_sharded = is_sharded and not self.is_mamba_group
         # Checks rank and sizes of replicated groups too; these then are like those of a single rank.
-        interleave = cp_kv_cache_interleave_size if self.is_sharded else 1
+        interleave = cp_kv_cache_interleave_size if self.is_sharded else min(cp_kv_cache_interleave_size, 1)
         self._geometry = Geometry(kernel_size, block_size, dcp_world_size, dcp_rank, interleave)
         if not self.is_sharded:
             self._geometry = Geometry(kernel_size, block_size)
@@ -130,12 +130,14 @@ class BlockTable(BlockRows):
     def compute_slot_mapping(
         self, num_reqs: int, query_start_loc: torch.Tensor, positions: torch.Tensor, *, validate: bool = False
     ) -> None:
-        """Write the slots of a batch into ``slot_mapping.gpu``, and ``pad_id`` behind them unless they come from torch
-        (see ``use_cp_kernel``).
+        """Write the slots of a batch into ``slot_mapping.gpu``, and ``pad_id`` behind them: into the whole output from
+        ``query_start_loc[num_reqs]`` on, and where the slots come from torch (see ``use_cp_kernel``) as far as
+        ``positions`` reaches. No slot of an earlier step is left there, however many positions there are.
 
-        ``query_start_loc`` [>= num_reqs + 1] int32: request r has row r. ``positions`` int64: one a token, no more.
-        Both are on the table's device. A negative position gets ``pad_id``; one past the blocks of its row a slot in
-        block 0, which is nobody's; one past the row's width ``pad_id``.
+        ``query_start_loc`` [>= num_reqs + 1] int32: request r has row r. ``positions`` int64: one a token,
+        and any number behind them, which nobody looks at (``validate`` refuses those). Both are on the table's device.
+        A negative position gets ``pad_id``; one past the blocks of its row a slot in block 0, which is nobody's; one
+        past the row's width ``pad_id``.
 
         Raises ``ValueError``: ``row-exists``, ``qsl-capacity``, ``block_table`` (a row changed after it was last
         committed), or the argument whose type or shape is wrong. ``validate=True`` also reads the tensors, and so waits
@@ -183,9 +185,7 @@ class BlockTable(BlockRows):
         rows, position = _host_array("req_indices", req_indices), _host_array("positions", positions)
         self._check_count_of_tokens(rows.size, position.size)
         table, (count, width) = self.block_table.np, self.block_table.np.shape
-        wrong = (rows < 0) | (rows >= count)
-        if wrong.any():
-            refuse("row-exists", f"req_indices[{wrong.argmax()}] is {rows[wrong.argmax()]}, must be in [0, {count})")
+        check_rows_exist(torch.from_numpy(rows), count)
         if validate:
             self._check_allocated(torch.from_numpy(rows), torch.from_numpy(position))
         index = np.zeros_like(position) if self.is_circular else position // self.block_size
@@ -200,10 +200,15 @@ class BlockTable(BlockRows):
     ) -> None:
         """Write the slots of n tokens into ``slot_mapping[:n]``; what is behind them stays. Tensors of the host use
         the host's rows, and the slots are copied to the device; those of the device the rows last committed.
+
+        A row that does not exist is refused (``row-exists``) where ``req_indices`` is on the host or ``validate`` is
+        true, and otherwise gives its token ``pad_id``.
         """
         check_vector("req_indices", req_indices, (torch.int32, torch.int64), positions.device)
         self._check_count_of_tokens(req_indices.numel(), positions.numel())
         on_host = positions.device.type == "cpu"
+        if on_host:
+            check_rows_exist(req_indices, len(self.block_table.np))
         if validate:
             self._check_allocated(req_indices.cpu().to(torch.int64), positions.cpu().to(torch.int64))
         geometry = self._geometry
@@ -281,6 +286,8 @@ def _host_array(name: str, values: Indices) -> npt.NDArray[np.int64]:
         values = values.numpy()
     if values.ndim != 1 or values.dtype.kind not in "iu":
         refuse(name, f"expected a 1-D array of integers, got {values.dtype} of shape {values.shape}")
+    if values.size and values.max() > np.iinfo(np.int64).max:  # a uint64 that would come out negative
+        refuse(name, f"element {values.argmax()} is {values.max()}, past int64")
     return values.astype(np.int64)
 
 

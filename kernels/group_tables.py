@@ -63,9 +63,13 @@ class GroupTables:
         self.cp_size, self.cp_rank, self.cp_interleave = cp_size, cp_rank, cp_interleave
         geometries, strides = [], []
         for group, table in enumerate(block_tables):
-            parallel = (cp_size, cp_rank, cp_interleave) if self.sharded[group] else (1, 0, 1)
+            # Checks rank and sizes of replicated groups too; these then are like those of a single rank.
+            interleave = cp_interleave if self.sharded[group] else min(cp_interleave, 1)
             with naming_group(group):
-                geometry = Geometry(block_sizes[group], kv_cache_block_sizes[group], *parallel)
+                sizes = block_sizes[group], kv_cache_block_sizes[group]
+                geometry = Geometry(*sizes, cp_size, cp_rank, interleave)
+                if not self.sharded[group]:
+                    geometry = Geometry(*sizes)
                 check_block_table(table, geometry, self.device)
                 rows, width = table.shape
                 stride = table.stride(0) if rows > 1 else width

@@ -45,7 +45,8 @@ def _compute_slot_mapping_kernel(
     BLOCK_TABLE_WINDOW_SIZE: tl.constexpr,
     IS_CIRCULAR: tl.constexpr = False,
 ):
-    """Grid (num_reqs + 1,): program r maps the tokens of request r through table row r, the last one pads the tail.
+    """Grid (num_reqs + 1,): program r maps the tokens of request r through table row r, the last one pads the tail:
+    from ``num_tokens`` on, or from ``query_start_loc[num_reqs]`` where that comes sooner.
 
     ``query_start_loc`` int32 [num_reqs + 1], ``positions`` int64, ``block_table`` int32 with rows
     ``block_table_stride`` apart, ``slot_mapping`` int32 or int64 [>= max_num_tokens], of which [0, max_num_tokens) is
@@ -64,6 +65,8 @@ def _compute_slot_mapping_kernel(
     padding = tl.full((TILE_BLOCK_SIZE,), PAD_ID, slot_type)
 
     if request == tl.num_programs(0) - 1:
+        # Where there are fewer tokens than the host counted, elements between would keep the slots of an older step.
+        num_tokens = tl.minimum(num_tokens, tl.load(query_start_loc_ptr + request))
         for tile_start in range(num_tokens, max_num_tokens, TILE_BLOCK_SIZE):
             token = tile_start + lane
             tl.store(slot_mapping_ptr + token, padding, mask=token < max_num_tokens)
@@ -135,7 +138,8 @@ def compute_slot_mapping(
     validate: bool = False,
 ) -> None:
     """Write the slot of every token into ``slot_mapping[:num_tokens]`` and ``pad_id`` into
-    ``[num_tokens:max_num_tokens]``.
+    ``[num_tokens:max_num_tokens]``. Where ``query_start_loc`` ends sooner, as a captured graph may find it, padding
+    begins there.
 
     All tensors are on one device. ``query_start_loc`` [num_reqs + 1] int32: request r owns tokens
     [query_start_loc[r], query_start_loc[r + 1]) and row r of ``block_table``. ``positions`` [>= num_tokens] int64.

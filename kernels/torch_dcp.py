@@ -62,7 +62,8 @@ def compute_dcp_slot_mapping(
     the values are the same on every device.
 
     A token of another rank gets ``pad_id`` and its cell is never looked up: in a table as narrow as this rank needs
-    it does not exist. So does a negative position, and a block index outside its row, which reads nothing.
+    it does not exist. So do a negative position, a block index outside its row and a row outside the table: none of
+    them reads anything.
 
     Raises ``ValueError`` naming the clause: ``hybrid-divides``, ``hybrid-width``, ``rank-range``,
     ``interleave-divides``, ``qsl-capacity``, ``slot-fits`` (``pad_id`` only), or the argument whose type or shape is
@@ -76,7 +77,7 @@ def compute_dcp_slot_mapping(
     check_vector("positions", positions, integers, device)
     check_block_table(block_table, geometry, device)
     check_pad_id(pad_id, slot_mapping.dtype)
-    num_tokens, width = positions.numel(), block_table.shape[1]
+    num_tokens, (rows, width) = positions.numel(), block_table.shape
     if req_indices.numel() != num_tokens:
         refuse("req_indices", f"{req_indices.numel()} rows for {num_tokens} positions")
     if num_tokens > slot_mapping.numel():
@@ -87,11 +88,11 @@ def compute_dcp_slot_mapping(
         check_indexed_contents(req_indices, positions, block_table, slot_mapping.dtype, geometry)
 
     output = slot_mapping[:num_tokens]
-    if width == 0:  # a rank that owns none of the tokens may have no column at all, and even cell 0 could not be read
+    if not rows or not width:  # a rank that owns none of the tokens may have no column: even cell 0 cannot be read
         output.fill_(pad_id)
         return
     is_local, block_index, offset = place_tokens(positions, geometry)
-    found = is_local & (block_index < width)
+    found = is_local & (block_index < width) & (req_indices >= 0) & (req_indices < rows)
     # Two indices, never a flattened table: flattening copies a table whose rows are padded, or mistakes stride for
     # width.
     block_number = block_table[torch.where(found, req_indices, 0), torch.where(found, block_index, 0)]

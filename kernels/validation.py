@@ -61,7 +61,7 @@ def check_indexed_contents(
     ``slot-fits``, naming the token. ``req_indices`` gives the row of each token; the shapes have been checked already.
     """
     row, position = req_indices.cpu().to(torch.int64), positions.cpu().to(torch.int64)
-    _check_rows(row, block_table.shape[0])
+    check_rows_exist(row, block_table.shape[0])
     _check_int32(position)
     place = place_tokens(position, geometry)
     _check_places(row, position, place, block_table, slot_dtype, geometry.block_size, owner="row")
@@ -74,7 +74,7 @@ def check_allocated(
     means that a row holds the block of each of its tokens. ``row`` and ``position`` [num_tokens] int64 on the host;
     ``blocks_per_row`` [rows]: the kernel blocks that each row holds.
     """
-    _check_rows(row, len(blocks_per_row))
+    check_rows_exist(row, len(blocks_per_row))
     _check_int32(position)
     place = _places(position, geometry, is_circular)
     held = blocks_per_row.to(torch.int64)[row]
@@ -100,7 +100,8 @@ def check_row_stride(
         )
 
 
-def _check_rows(row: torch.Tensor, rows: int) -> None:
+def check_rows_exist(row: torch.Tensor, rows: int) -> None:
+    """Raise ``ValueError`` (``row-exists``) for the first token whose ``row``, on the host, is not in [0, rows)."""
     if (t := _first((row < 0) | (row >= rows))) is not None:
         refuse("row-exists", f"req_indices[{t}] is {row[t]}, must be in [0, {rows})")
 

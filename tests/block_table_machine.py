@@ -161,8 +161,10 @@ def machine(module: ModuleType, layouts: tuple[Layout, ...]) -> type[RuleBasedSt
             row = self._row(data)
             blocks = self._new_blocks(data, self.held[row])
             self.tables.append_row(blocks, row)
-            if any(blocks):
-                self._set(row, [old + new for old, new in zip(self.held[row], blocks, strict=True)])
+            self.held[row] = [old + new for old, new in zip(self.held[row], blocks, strict=True)]
+            # Without slots of its own a group has no row that the device would have to know.
+            if any(new for new, group in zip(blocks, self.layout.groups, strict=True) if not group.state):
+                self.changed.add(row)
 
         @rule(data=st.data())
         def clear_row(self, data: st.DataObject) -> None:
@@ -218,9 +220,12 @@ def machine(module: ModuleType, layouts: tuple[Layout, ...]) -> type[RuleBasedSt
         @rule(data=st.data())
         def compute_slot_mapping(self, data: st.DataObject) -> None:
             lengths = data.draw(st.lists(st.integers(0, 4), max_size=min(self.layout.rows, 3)), label="lengths")
+            behind = self._positions(data, data.draw(st.integers(0, 3), label="positions behind the tokens"))
+            behind = behind[: self.layout.capacity - sum(lengths)]
             positions = self._positions(data, sum(lengths))
             num_reqs, bounds = len(lengths), [0, *accumulate(lengths)]
-            batch = (num_reqs, torch.tensor(bounds, dtype=torch.int32), torch.tensor(positions, dtype=torch.int64))
+            given = torch.tensor(positions + behind, dtype=torch.int64)
+            batch = (num_reqs, torch.tensor(bounds, dtype=torch.int32), given)
             if self.changed & set(range(num_reqs)):
                 with refused("block_table: row"):
                     self.tables.compute_slot_mapping(*batch)
@@ -229,7 +234,7 @@ def machine(module: ModuleType, layouts: tuple[Layout, ...]) -> type[RuleBasedSt
             rows = [row for row, length in enumerate(lengths) for _ in range(length)]
             for g, group in enumerate(self.layout.groups):
                 if not group.state:
-                    pads = self.layout.path != "torch"
+                    pads = len(behind) if self.layout.path == "torch" else self.layout.capacity
                     self._expect(g, [row[g] for row in self.committed], rows, positions, pads=pads)
 
         @rule(data=st.data())
@@ -239,7 +244,19 @@ def machine(module: ModuleType, layouts: tuple[Layout, ...]) -> type[RuleBasedSt
             self.tables.compute_slot_mapping_draft(np.array(rows, dtype=np.int32), np.array(positions, dtype=np.int64))
             for g, group in enumerate(self.layout.groups):
                 if not group.state:
-                    self._expect(g, [row[g] for row in self.held], rows, positions, pads=False)
+                    self._expect(g, [row[g] for row in self.held], rows, positions, pads=0)
+
+        @rule(data=st.data(), as_tensors=st.booleans())
+        def refuse_a_draft_token_without_a_row(self, data: st.DataObject, as_tensors: bool) -> None:
+            """Of the first row before the table, or of one behind it: no slot has changed."""
+            count = self.layout.rows
+            rows = data.draw(st.lists(st.integers(0, count - 1), max_size=3), label="req_indices")
+            rows.insert(data.draw(st.integers(0, len(rows)), label="where"), data.draw(st.sampled_from((-1, count))))
+            arrays = np.array(rows, dtype=np.int64), np.array(self._positions(data, len(rows)), dtype=np.int64)
+            draft = [torch.from_numpy(array) for array in arrays] if as_tensors else arrays
+            if not all(group.state for group in self.layout.groups):
+                with refused("row-exists: req_indices"):
+                    self.tables.compute_slot_mapping_draft(*draft)
 
         @rule(data=st.data())
         @precondition(lambda self: self.layout.path != "torch")
@@ -317,10 +334,9 @@ def machine(module: ModuleType, layouts: tuple[Layout, ...]) -> type[RuleBasedSt
             cells = [[block * k + part for block in row[g] for part in range(k)] for row in rows]
             return [row + [NULL_BLOCK] * (width * k - len(row)) for row in cells]
 
-        def _expect(
-            self, g: int, blocks: list[list[int]], rows: list[int], positions: list[int], *, pads: bool
-        ) -> None:
-            """``slots`` are from now on what the oracle says of tokens in these rows, one request a token."""
+        def _expect(self, g: int, blocks: list[list[int]], rows: list[int], positions: list[int], *, pads: int) -> None:
+            """``slots`` are from now on what the oracle says of tokens in these rows, one request a token, and of as
+            many elements behind them as are padded."""
             group, count, capacity = self.layout.groups[g], len(positions), self.layout.capacity
             table = self._cells(g, [[*[[]] * g, own] for own in blocks])
             case = Case(
@@ -341,8 +357,8 @@ def machine(module: ModuleType, layouts: tuple[Layout, ...]) -> type[RuleBasedSt
                 PAD_ID,
                 tuple(rows),
             )
-            tail = [PAD_ID] * (capacity - count) if pads else self.slots[g][count:]
-            self.slots[g] = slot_mapping(case)[0][:count] + tail
+            padded = min(count + pads, capacity)
+            self.slots[g] = slot_mapping(case)[0][:padded] + self.slots[g][padded:]
 
     return Machine
 

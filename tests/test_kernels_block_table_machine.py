@@ -81,6 +81,12 @@ FAULTS = {
     "launched-on-rows-not-copied": (ROWS, "        if self._is_new[:num_reqs].any():", "        if False:"),
     "cleared-on-the-host-only": (BUFFER, "        self.gpu.fill_(value)\n", ""),
     "draft-ignores-the-row": (TABLE, "number = table[rows, ", "number = table[rows * 0, "),
+    "draft-of-a-rank-ignores-whether-its-row-exists": (
+        TABLE,
+        "        if on_host:\n            check_rows",
+        "        if 0:\n            check_rows",
+    ),
+    "positions-behind-the-batch-are-tokens": (TABLE, "torch.where(request < num_reqs, positions, -1)", "positions"),
     "draft-of-a-ring-looked-up": (TABLE, "if self.is_circular else position", "if False else position"),
     "draft-with-allocated-blocks": (
         TABLE,

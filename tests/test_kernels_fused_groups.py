@@ -6,6 +6,7 @@ import ast
 import inspect
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,15 @@ def test_programs_that_share_a_request_map_all_of_it(num_reqs: int, on_lane: OnL
     assert fused_groups._programs_per_request(2, num_reqs, count) == 4
     case = batch_of(num_reqs, count, count + 5 * 1024 + 1, circular=True)
     assert on_lane.map(case) == expected(case)
+
+
+@pytest.mark.parametrize("num_reqs", [1, 2])
+def test_padding_begins_where_the_last_request_ends(num_reqs: int, on_lane: OnLane) -> None:
+    """The host counted 3 or 2000 tokens more than there are, as a captured graph does."""
+    for behind in (3, 2000):
+        case = batch_of(num_reqs, 10, 2020, circular=True)
+        counted = replace(case, positions=(*case.positions, *(0,) * behind), num_tokens=10 + behind)
+        assert on_lane.map(counted) == expected(case)
 
 
 def test_a_long_request_among_short_ones_is_mapped_to_its_end(on_lane: OnLane) -> None:

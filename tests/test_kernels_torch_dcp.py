@@ -25,6 +25,10 @@ SIZES: Mapping[str, Any] = {
 }
 
 
+def ints(*values: int) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
 def launch(case: Case, dtype: torch.dtype = torch.int32, extra: int = 5) -> list[int]:
     """The whole output, ``extra`` elements longer than ``max_num_tokens``."""
     (group,) = case.groups
@@ -82,6 +86,17 @@ def test_a_rank_without_tokens_may_have_no_column_at_all() -> None:
 
 def test_a_negative_position_and_a_block_past_the_row_get_padding() -> None:
     assert mapped([-1, -8, 8, 24], pad_id=-7) == [-7, -7, 40, -7, UNWRITTEN]
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_a_row_outside_the_table_gets_padding_and_reads_nothing(dtype: torch.dtype) -> None:
+    """Row -1 would be the last one, and row 2 is none."""
+    table, slot_mapping = ints(10, 11, 20, 21).view(2, 2), torch.full((5,), UNWRITTEN, dtype=torch.int32)
+    rows, positions = torch.tensor([0, -1, 1, 2], dtype=dtype), torch.full((4,), 8)
+    compute_dcp_slot_mapping(rows, positions, table, slot_mapping, **SIZES)
+    assert slot_mapping.tolist() == [40, -1, 80, -1, UNWRITTEN]
+    compute_dcp_slot_mapping(rows, positions, table[:0], slot_mapping, **SIZES)
+    assert slot_mapping.tolist() == [-1, -1, -1, -1, UNWRITTEN]
 
 
 def test_an_empty_batch_writes_nothing() -> None:

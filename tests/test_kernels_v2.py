@@ -129,6 +129,9 @@ def test_no_remainder_of_a_vector_is_taken(function: Any) -> None:
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
+REPLICATED = {"sharded": [False, False]}
+
+
 def tables(**changes: Any) -> GroupTables:
     """Two groups, blocks of 4 and of 2 in 4, with ``changes``."""
     arguments: dict[str, Any] = {
@@ -181,6 +184,10 @@ def test_what_is_not_refused_here_is_launched(monkeypatch: pytest.MonkeyPatch) -
     [
         ("block_tables: holds nothing", {"block_tables": [], "block_sizes": [], "kv_cache_block_sizes": []}),
         ("block_sizes: expected one element for each of 2 groups, got 1", {"block_sizes": [4]}),
+        # Replicated groups have no use for a rank, and hide no wrong one.
+        ("rank-range: cp_rank is 9, must be in [0, cp_size = 2)", {**REPLICATED, "cp_size": 2, "cp_rank": 9}),
+        ("rank-range: cp_size is 0, must be at least 1", {**REPLICATED, "cp_size": 0}),
+        ("interleave-divides: cp_interleave is 0, must be at least 1", {**REPLICATED, "cp_interleave": 0}),
         ("kv_cache_block_sizes: expected one element for each of 2 groups, got 3", {"kv_cache_block_sizes": [4] * 3}),
         ("sharded: expected one element for each of 2 groups, got 0", {"sharded": []}),
         ("enabled: expected one element for each of 2 groups, got 0", {"enabled": []}),

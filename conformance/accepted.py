@@ -15,8 +15,8 @@ from conformance.subjects.entry import EntryPoint
 from conformance.verdicts import Finding
 from reference import verdict as v
 from reference.case import CaseError
+from reports.summary import STILL_FAILS, Known
 
-STILL_FAILS = "still fails"
 FIXED = "passes now"
 FAILS_DIFFERENTLY = "fails differently"
 NOT_RUN = "not run"
@@ -70,6 +70,21 @@ class Accepted:
     def outcomes(self) -> list[tuple[KnownFailure, Outcome]]:
         """Those that were asked for."""
         return [(known, self._outcomes[known.where]) for known in self.known if known.where in self._outcomes]
+
+    def told(self) -> tuple[Known, ...]:
+        """What became of each, for the summary of the run."""
+        return tuple(
+            Known(
+                entry_point=each.entry_point,
+                kind=each.kind,
+                cause=each.cause,
+                buffer=each.buffer,
+                reason=each.reason,
+                status=self._outcomes[each.where].status if each.where in self._outcomes else NOT_RUN,
+                cases=self.met[each.where],
+            )
+            for each in self.known
+        )
 
     def explaining(self, finding: Finding) -> KnownFailure | None:
         """The entry that explains ``finding``, one part of what is wrong with a case.

@@ -126,8 +126,8 @@ class Recorder:
             shrinking=failed.shrinking,
         )
 
-    def finish(self, engine: Engine) -> list[str]:
-        """Write ``summary.json``; returns the lines that end the run."""
+    def finish(self, engine: Engine, known: tuple[summary.Known, ...] = ()) -> list[str]:
+        """Write ``summary.json``, ``known`` failures in it; returns the lines that end the run."""
         tallies = {
             name: summary.Tally(tally.cases, len(tally.specializations), self._failures[name])
             for name, tally in engine.tallies.items()
@@ -140,6 +140,7 @@ class Recorder:
             reports=tuple(str(file) for file, each in self.recorded.items() if not each.problem),
             seed=self.seed,
             environment=self._environment,
+            known_failures=known,
         )
         lines = [result.line()]
         try:

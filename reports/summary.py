@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from reports.files import json_lines, write_text
 
 SCHEMA = 1
+STILL_FAILS = "still fails"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +25,29 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
+class Known:
+    """What became of one failure that was known before the run: ``entry_point`` with its subject; ``kind`` of verdict;
+    ``cause`` and ``buffer`` as in a diagnosis; ``status`` is ``STILL_FAILS`` or in other words what it does instead;
+    ``cases`` of the run that it explained, its own not among them.
+    """
+
+    entry_point: str
+    kind: str
+    cause: str
+    buffer: str
+    reason: str
+    status: str
+    cases: int
+
+    def to_json(self) -> dict[str, str | int]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
-    """One run. ``entry_points`` has a tally for each ``subject.entry_point``; ``reports`` names the failure files."""
+    """One run. ``entry_points`` has a tally for each ``subject.entry_point``; ``reports`` names the failure files,
+    ``known_failures`` are no failures of the run.
+    """
 
     subjects: tuple[str, ...]
     lane: str
@@ -34,6 +56,7 @@ class Summary:
     reports: tuple[str, ...] = ()
     seed: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    known_failures: tuple[Known, ...] = ()
 
     @property
     def cases(self) -> int:
@@ -49,10 +72,11 @@ class Summary:
 
     def line(self) -> str:
         """The run in one line."""
+        known = sum(each.status == STILL_FAILS for each in self.known_failures)
         return (
             f"{', '.join(self.subjects)} on lane {self.lane}: {_count(self.cases, 'case')} "
             f"of {_count(len(self.entry_points), 'entry point')}, {_count(self.specializations, 'specialization')}, "
-            f"{_count(self.failures, 'failure')}, {self.seconds:.1f} s"
+            f"{_count(self.failures, 'failure')}{f' and {known:,} known' if known else ''}, {self.seconds:.1f} s"
         )
 
     def to_json(self) -> dict[str, object]:
@@ -67,6 +91,7 @@ class Summary:
             "seconds": round(self.seconds, 3),
             "entry_points": {name: tally.to_json() for name, tally in self.entry_points.items()},
             "reports": list(self.reports),
+            "known_failures": [each.to_json() for each in self.known_failures],
             "seed": self.seed,
             "environment": dict(self.environment),
         }

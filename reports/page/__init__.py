@@ -19,6 +19,7 @@ from reports.page import charts
 from reports.page.audit import Audited, audited
 from reports.page.failures import Failure, Group, UnreadableError, grouped, read
 from reports.page.rendering import content_hash, environment, own
+from reports.summary import STILL_FAILS
 
 NAME = "index.html"
 MOST_IN_FULL = 120
@@ -28,6 +29,8 @@ ROOM = 1_800_000
 MOST_ROWS = 2000
 """Failures that are shown as a row; the others are counted, and are in their files."""
 MOST_GROUPS = 250
+MOST_KNOWN = 250
+"""Known failures that are shown."""
 
 
 def page(
@@ -53,6 +56,7 @@ def page(
             problems.append(str(error))
     engine = environment()
     groups = grouped(shown)
+    accepted = summary.get("known_failures", ())
     style, script = own(engine, "style.css"), own(engine, "script.js")
     try:
         in_full = _in_full(engine.get_template("failure.html"), groups)
@@ -63,6 +67,9 @@ def page(
             groups_left_out=groups[MOST_GROUPS:],
             known=sum(group.cause is not None for group in groups),
             unexplained=sum(len(group.failures) for group in groups if group.cause is None),
+            accepted=accepted,
+            still_fail=sum(each["status"] == STILL_FAILS for each in accepted),
+            most_rows=MOST_KNOWN,
             in_full=in_full,
             rows_left=_rows(groups[:MOST_GROUPS], in_full),
             failures=shown,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis.errors import InvalidArgument
 
 from conformance import lanes, subjects
 from conformance.engine import Options
+from conformance.subjects.entry import EntryPoint
 
 _ROOT = Path(__file__).parents[1]
 DEFAULT_PROFILE = "gate"
@@ -146,6 +148,14 @@ def sources(config: pytest.Config) -> dict[str, str]:
 def required(config: pytest.Config) -> list[str]:
     """The entry points that ``--require`` lists."""
     return [name.strip() for item in config.option.require for name in item.split(",") if name.strip()]
+
+
+def check_required(config: pytest.Config, entries: Iterable[EntryPoint]) -> None:
+    """Raise UsageError, one line, for a name in ``--require`` that none of ``entries`` has: it could never run."""
+    there = [entry.id for entry in entries]
+    for name in required(config):
+        if not any(name in (each, each.partition(".")[2]) for each in there):
+            raise pytest.UsageError(f"--require {name}: no such entry point; this run has {', '.join(there)}")
 
 
 def lane(config: pytest.Config) -> lanes.Lane:

@@ -81,6 +81,7 @@ def pytest_collection(session: pytest.Session) -> None:
     except CaseError as error:
         raise pytest.UsageError(f"--known-failures: {error}") from error
     engine = _start(config)
+    options.check_required(config, engine.entries())
     try:
         thorough = bool(known) or config.option.write_known_failures is not None
         config.stash[ACCEPTED] = Accepted(known, engine, thorough)

@@ -9,7 +9,7 @@ import pytest
 from conformance.subjects.published import PLACES
 from reference.case import Case, Group
 from tests import published_trees as trees
-from tests.commands import Done, in_few_processes
+from tests.commands import USAGE_ERROR, Done, in_few_processes
 
 CASE = Case((0, 2), (0, 3), 2, 2, (Group(((4, 2),), 2, 2),))
 CLASS = trees.source("block_table_class")
@@ -22,12 +22,6 @@ RUNS: dict[str, tuple[dict[str, str], str, int, list[str]]] = {
     "twice": (MOVED, "--require draft,dcp --require v1", 1, ["dcp", "v1"]),
     "deselected": ({trees.CLASS: CLASS}, "--require dcp,draft -k draft", 1, ["dcp"]),
     "nothing-left": ({trees.CLASS: CLASS}, "--require dcp -k no_such_test", 1, ["dcp"]),
-    "nobody": (
-        {trees.CLASS: CLASS},
-        "--require vllm-ascend.v7,kernels.draft",
-        1,
-        ["vllm-ascend.v7", "kernels.draft"],
-    ),
     "only-collected": (MOVED, "--require vllm-ascend.dcp --collect-only -q", 0, []),
 }
 
@@ -55,6 +49,34 @@ def test_a_required_entry_point_that_ran_no_case_fails_the_run(name: str, runs: 
     ]
 
 
+# What nobody in the run can have is no reason to test anything first.
+REFUSED = {
+    "no-name": "v9",
+    "not-of-it": "vllm-ascend.v9",
+    "other-subject": "kernels.draft",
+    "part": "draf",
+    "dot": ".draft",
+}
+
+
+@pytest.fixture(scope="module")
+def refused(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Done]:
+    source = trees.write(tmp_path_factory.mktemp("refused"), {trees.CLASS: CLASS})
+    always = ("conformance", "--subject", "vllm-ascend", "--source", source, "--report-dir", source / "reports")
+    runs = in_few_processes([(*always, "--require", f"dcp,{name}") for name in REFUSED.values()])
+    return dict(zip(REFUSED, runs, strict=True))
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_no_subject_of_the_run_has_is_refused_before_anything_runs(name: str, refused: dict[str, Done]) -> None:
+    done = refused[name]
+    assert done.status == USAGE_ERROR, done.tail
+    assert [line for line in done.lines if line.startswith("ERROR")] == [
+        f"ERROR: --require {REFUSED[name]}: no such entry point; this run has vllm-ascend.v1, vllm-ascend.v2, "
+        "vllm-ascend.fused, vllm-ascend.replay, vllm-ascend.dcp, vllm-ascend.draft"
+    ]
+
+
 # Without the option, a version is held to what it is known to have.
 
 V2 = trees.source("v2_total_block_size")
@@ -78,7 +100,7 @@ WITHOUT: dict[str, tuple[dict[str, str], str | None, str, int, str]] = {
         "block_table.py cannot be imported: ModuleNotFoundError",
     ),
     "not-there-yet": ({trees.CLASS: CLASS}, "0.23.0", "-k test_plain or test_draft", 0, "1 passed"),
-    "required-otherwise": (MOVED, "0.23.0", "-k dcp_slots_exist or draft --require draft", 0, "1 passed"),
+    "required-otherwise": (MOVED, "0.23.0", "-k dcp_slots_exist or test_draft --require draft", 0, "1 passed"),
     "all-skipped": ({trees.CLASS: CLASS}, "0.23.0", "-k test_fused", 1, "subject vllm-ascend: every test was skipped"),
     "for-nobody": ({trees.CLASS: CLASS}, "0.23.0", "-k test_tiled", 1, "subject vllm-ascend: every test was skipped"),
 }

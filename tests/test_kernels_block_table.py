@@ -268,6 +268,7 @@ def test_memory_of_the_host_is_not_pinned(monkeypatch: pytest.MonkeyPatch) -> No
         ("rank-range: cp_rank is 2, must be in [0, cp_size = 2)", {"dcp_world_size": 2, "dcp_rank": 2}),
         ("rank-range: cp_rank is 2", {"dcp_world_size": 2, "dcp_rank": 2, "is_sharded": False}),
         ("interleave-divides: cp_interleave 3 does not divide", {**DCP, "cp_kv_cache_interleave_size": 3}),
+        ("interleave-divides: cp_interleave is 0,", {"cp_kv_cache_interleave_size": 0, "is_sharded": False}),
         (
             "circular-no-cp: a circular group cannot be shared by 2 ranks, the limit is 1",
             {**DCP, "is_circular": True, "kernel_sizes": None, "max_num_blocks_per_req": 1},
@@ -282,7 +283,7 @@ def test_memory_of_the_host_is_not_pinned(monkeypatch: pytest.MonkeyPatch) -> No
         ),
         ("circular-one-block: ", {"is_circular": True, "kernel_sizes": None}),
     ],
-    ids=["" for _ in range(15)],
+    ids=["" for _ in range(16)],
 )
 def test_sizes_that_do_not_go_together_are_refused(message: str, changes: dict[str, Any]) -> None:
     with refusal(message):
@@ -408,9 +409,23 @@ def test_draft_tokens_that_do_not_fit_are_refused(
         made.compute_slot_mapping_draft(np.array(rows), np.array(positions), validate=validate)
 
 
-def test_the_row_of_a_draft_token_is_looked_at_without_being_asked() -> None:
-    with refusal("row-exists: req_indices[1] is 3, must be in [0, 3)"):
-        table().compute_slot_mapping_draft(np.array([0, 3]), np.array([0, 1]))
+@pytest.mark.parametrize("kind", [torch.from_numpy, lambda values: values], ids=["tensors", "arrays"])
+@pytest.mark.parametrize("row", [-1, 3])
+@pytest.mark.parametrize("world", [{}, DCP], ids=["alone", "cp2"])
+def test_the_row_of_a_draft_token_is_looked_at_without_being_asked(world: dict[str, Any], row: int, kind: Any) -> None:
+    made = table(**world)
+    with refusal(f"row-exists: req_indices[1] is {row}, must be in [0, 3)"):
+        made.compute_slot_mapping_draft(kind(np.array([0, row])), kind(np.array([0, 1])))
+    assert made.slot_mapping.gpu.tolist() == [-1] * 16
+
+
+@pytest.mark.parametrize("validate", [False, True])
+@pytest.mark.parametrize("name", ["req_indices", "positions"])
+def test_an_unsigned_number_does_not_become_a_negative_one(name: str, validate: bool) -> None:
+    zero, large = np.array([0, 0]), np.array([0, 2**64 - 1], dtype=np.uint64)
+    arguments = {"req_indices": zero, "positions": zero, name: large}
+    with refusal(f"{name}: element 1 is 18446744073709551615, past int64"):
+        table().compute_slot_mapping_draft(**arguments, validate=validate)
 
 
 @pytest.mark.parametrize(
@@ -458,6 +473,17 @@ def test_tokens_behind_the_last_request_have_no_slot() -> None:
     made.commit_block_table(2)
     made.compute_slot_mapping(2, ints(0, 1, 2), longs(2, 2, 2, 2))
     assert made.slot_mapping.gpu.tolist() == [12, 20] + [-1] * 14
+
+
+def test_no_slot_of_the_step_before_stays_behind_fewer_tokens() -> None:
+    """On the path that launches nothing; the state machine goes through all."""
+    made = table(**DCP, cp_kv_cache_interleave_size=2)
+    made.commit_block_table(2)
+    made.compute_slot_mapping(2, ints(0, 2, 4), longs(2, 3, 2, 3))
+    made.clear_row(1)
+    made.commit_block_table(2)
+    made.compute_slot_mapping(1, ints(0, 1), longs(6, 2, 2, 3))
+    assert made.slot_mapping.gpu.tolist() == [14] + [-1] * 15
 
 
 def test_state_has_no_slots() -> None:

@@ -55,6 +55,15 @@ def test_a_request_longer_than_a_tile_is_mapped_to_its_end() -> None:
     assert interpret([(case, Launch())]) == [expected_output(case, case.max_num_tokens)[0]]
 
 
+@needs_interpreter
+def test_padding_begins_where_the_last_request_ends() -> None:
+    """The host counted more tokens than there are, as a captured graph does."""
+    group = Group(((7, 9), (3, 4)), block_size=4, kv_cache_block_size=4)
+    case = Case((0, 1, 3), (2, 0, 5), 3, 2000, (group,))
+    counted = [replace(case, positions=(*case.positions, *(0,) * n), num_tokens=3 + n) for n in (1, 1500)]
+    assert interpret([(each, Launch()) for each in counted]) == [expected_output(case, 2000)[0]] * 2
+
+
 # --- how it is compiled ----------------------------------------------------------------------------------------------
 
 DOCUMENTED = (

@@ -252,6 +252,34 @@ def test_a_script_says_what_it_needs(tmp_path):
     assert (done.returncode, done.stderr) == (2, f"{tmp_path}/other.py defines no compute_dcp_slot_mapping\n")
 
 
+RAISES = "raise RuntimeError('lone \\ud800 surrogate')"
+CANNOT_BE_SHOWN = f"""
+class Unprintable(Exception):
+    def __str__(self):
+        {RAISES}
+
+def compute_dcp_slot_mapping(**arguments):
+    raise Unprintable
+"""
+
+
+@needs_interpreter
+def test_a_script_shows_what_a_launch_raises(tmp_path):
+    """Characters that the terminal cannot show, and an exception of which nothing can be shown."""
+    (tmp_path / "lone.py").write_text(f"def compute_dcp_slot_mapping(**arguments):\n    {RAISES}\n")
+    (tmp_path / "unprintable.py").write_text(CANNOT_BE_SHOWN)
+    for name, verdict in (("values", v.MISMATCH), ("process", v.CRASH)):
+        made = script_for(replace(EXAMPLES["dcp"], verdict=verdict), ENTRIES["dcp"], tmp_path / "torch_dcp.py")
+        (tmp_path / f"{name}.py").write_text(str(made.script), encoding="utf-8")
+    lines = [f"{tmp_path}/{script}.py\t{tmp_path}/lone.py" for script in ("values", "process")]
+    lines.append(f"{tmp_path}/process.py\t{tmp_path}/unprintable.py")
+    done = without_this_project("-c", RUN_ALL, cwd=tmp_path, text="\n".join(lines))
+    *lone, unprintable, _ = done.stdout.split("----\n")
+    assert lone == ["the launch raised RuntimeError: lone \\ud800 surrogate\nexit status 1\n"] * 2, done.stderr
+    assert unprintable == "exit status 2\n"
+    assert "RuntimeError: lone \\ud800 surrogate" in done.stderr
+
+
 def tree_of(title: str, summary: str, message: str, file: str) -> ast.Module:
     example = EXAMPLES["v1"]
     call, launch = call_for(example, ENTRIES["v1"], Path("x"))

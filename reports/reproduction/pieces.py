@@ -25,7 +25,22 @@ def stop(reason):
     sys.exit(2)
 
 
+def is_ascend():
+    """Whether the module triton is that of triton-ascend, whose interpreter has no tl.gather."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return bool(version("triton-ascend"))
+    except PackageNotFoundError:
+        return False
+
+
 def find_device():
+    if os.environ.get("TRITON_INTERPRET") == "1" and not PLAIN_TORCH and is_ascend():
+        stop(
+            "this Python has triton-ascend, whose interpreter has no tl.gather: use one with triton"
+            " (in a checkout of the suite that is .venv-interpreter/bin/python)"
+        )
     if ON_HOST or os.environ.get("TRITON_INTERPRET") == "1":
         return "cpu"
     try:
@@ -331,6 +346,7 @@ def compare(outputs):
 
 END = """
 if __name__ == "__main__":
+    sys.stdout.reconfigure(errors="backslashreplace")  # what a launch raises may say anything
     sys.exit(main())
 """
 
@@ -340,6 +356,7 @@ def isolated():
     if DEVICE != "cpu":
         return main()
     import signal
+    import traceback
 
     sys.stdout.flush()
     child = os.fork()
@@ -350,6 +367,8 @@ def isolated():
             status = main()
         except SystemExit as error:
             status = error.code
+        except BaseException:  # the process ends below, whatever it was
+            traceback.print_exc()
         finally:
             sys.stdout.flush()
             os._exit(status)
@@ -362,5 +381,6 @@ def isolated():
 
 
 if __name__ == "__main__":
+    sys.stdout.reconfigure(errors="backslashreplace")  # what a launch raises may say anything
     sys.exit(isolated())
 '''

@@ -64,9 +64,10 @@ class Options:
 
 @dataclass(slots=True)
 class Tally:
-    """What one entry point was given so far."""
+    """What one entry point was given so far; ``compared``: of how many cases there was an output to compare."""
 
     cases: int = 0
+    compared: int = 0
     specializations: set[object] = field(default_factory=set)
     verdicts: Counter[str] = field(default_factory=Counter)
 
@@ -151,6 +152,7 @@ class Engine:
         finding = replace(judge(entry, case, launch, outcome, promised), settings=settings)
         tally = self.tallies.setdefault(entry.id, Tally())
         tally.cases += 1
+        tally.compared += bool(finding.actual)
         tally.specializations.add((launch.output_dtype, tuple(launch.constants.items())))
         tally.verdicts[finding.verdict.kind] += 1
         return finding

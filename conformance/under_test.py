@@ -42,6 +42,7 @@ class UnderTest:
         self.accepted = accepted or Accepted((), engine)
         self.excused: list[KnownFailure] = []  # those that explained a case of this test
         self.explained: set[str] = set()  # signatures of failures that this test has already reported
+        self.compared = 0  # launches of this test that left an output to compare
         self.unsupported: str | None = None  # why a case could not be run, if one could not
         # The last failure of each kind and search: what there is to report of a test that is interrupted.
         self.met: dict[tuple[int, str], ConformanceFailure] = {}
@@ -159,6 +160,7 @@ class UnderTest:
     def _run(self, case: Case, launch: Launch, settings: Settings) -> Finding:
         finding = self.engine.run(self.entry, case, launch, settings)
         self._evidence.add(finding)
+        self.compared += bool(finding.actual)
         return finding
 
     def _assert(self, drawn: Drawn) -> None:

@@ -462,7 +462,7 @@ def runs(folder: Path, first: Done, trees: dict[str, Path]) -> dict[str, Done]:
     accepted = folder / "accepted.toml"
     accepted.write_text(text.replace('reason = ""', 'reason = "accepted for this test"'), encoding="utf-8")
     differs = written(folder / "differs.toml", entry(cause="padding end", reason="it was once so"))
-    crash = {"kind": "crash", "cause": "crash", "buffer": "RuntimeError: not supported"}
+    crash = {"kind": "crash", "cause": "crash", "buffer": "RuntimeError: not supported (torch_dcp.py:N)"}
     crashes = written(folder / "crashes.toml", entry(**crash))
     elsewhere = written(folder / "elsewhere.toml", entry(entry_point="vllm.v1"), entry(lane="interpreter, say"))
     [report] = (folder / "first").glob("failure-kernels-dcp-*.json")
@@ -553,7 +553,7 @@ def test_a_known_failure_of_some_cases_does_not_become_one_of_all(runs: dict[str
     assert "1 failed, 1 xfailed" in done.output, done.tail
     assert (
         "no case left an output that could be compared, known failures explain them all: "
-        "kernels.dcp: crash, crash RuntimeError: not supported"
+        "kernels.dcp: crash, crash RuntimeError: not supported (torch_dcp.py:N)"
     ) in done.lines
     assert "--require dcp: left no output that could be compared, so this run fails" in done.lines
 

@@ -15,8 +15,9 @@ from conformance.subjects.entry import EntryPoint
 from conformance.verdicts import Finding
 from reference import verdict as v
 from reference.case import CaseError
-from reports.summary import STILL_FAILS, Known
+from reports import summary
 
+STILL_FAILS = summary.STILL_FAILS
 FIXED = "passes now"
 FAILS_DIFFERENTLY = "fails differently"
 NOT_RUN = "not run"
@@ -71,10 +72,10 @@ class Accepted:
         """Those that were asked for."""
         return [(known, self._outcomes[known.where]) for known in self.known if known.where in self._outcomes]
 
-    def told(self) -> tuple[Known, ...]:
+    def told(self) -> tuple[summary.Known, ...]:
         """What became of each, for the summary of the run."""
         return tuple(
-            Known(
+            summary.Known(
                 entry_point=each.entry_point,
                 kind=each.kind,
                 cause=each.cause,

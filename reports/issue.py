@@ -11,6 +11,7 @@ from reference.oracle import Trace
 from reference.verdict import UNWRITTEN, Difference, Verdict, shown_element
 from reports.diagnosis import UNKNOWN
 from reports.markdown import block, code, prose, table
+from reports.reproduction import WITHOUT_GATHER
 
 if TYPE_CHECKING:
     from reports.failure import FailureReport
@@ -87,6 +88,8 @@ def _script(report: FailureReport, file: str | Path) -> list[str]:
         return [prose(made.note)]
     name = code(Path(file).with_suffix(".py").name)
     said = f"The script {name} shows it without this suite: exit status 1 where it fails, 0 where it does not."
+    if report.call is not None and report.call.launches:
+        said += f" With {code('TRITON_INTERPRET=1')} it needs {WITHOUT_GATHER}."
     if made.note:
         said += f" {prose(made.note)}"
     if len(made.script) > LONGEST_SCRIPT:

@@ -23,6 +23,12 @@ from reports.reproduction.literals import listed
 MOST_CHARACTERS = 400_000
 """A script that would be longer is not made: nobody pastes that."""
 
+WITHOUT_GATHER = (
+    "a Python with triton and not triton-ascend, whose interpreter has no tl.gather (in a checkout of the suite that "
+    "is .venv-interpreter/bin/python)"
+)
+"""What a script of a kernel needs there."""
+
 _MARGIN = 64  # cells
 _OPEN_MARGIN = 1 << 13
 _PUBLISHED = ("vllm_ascend", "vllm")
@@ -100,7 +106,8 @@ def _without(text: str, lines: Sequence[str]) -> str:
 
 def _header(title: str, call: Call, verdict: v.Verdict, diagnosis: Diagnosis, note: str) -> str:
     where = (
-        "Runs on an NPU (torch_npu), on a GPU, or on the host with TRITON_INTERPRET=1 set; needs torch and triton."
+        "Runs on an NPU (torch_npu), on a GPU, or on the host with TRITON_INTERPRET=1 set; needs torch and triton; on"
+        f" the host, {WITHOUT_GATHER}."
         if call.launches
         else "Runs on the host; needs torch."
         if call.kind == METHOD

@@ -63,11 +63,15 @@ DRAFT = Declaration(
     features=frozenset({"cp", "hybrid", "pad_id"}),
 )
 
+_RING_FLAGS = frozenset({"IS_CIRCULAR", "is_circular_ptr", "is_circular"})
+
 
 def load(source: str | None, lane: Lane) -> list[LoadedEntry]:
     if source is not None:
-        if not Path(source, "kernels", "__init__.py").is_file():
+        if not Path(source, "kernels").is_dir():
             raise FileNotFoundError(f"{source} holds no package kernels")
+        if not Path(source, "kernels", "__init__.py").is_file():  # without it, this project's own would be imported
+            raise FileNotFoundError(f"{source}/kernels holds no __init__.py: add one, it may be empty")
         sys.path.insert(0, str(Path(source).resolve()))
     return [_load(place, source, lane) for place in PLACES]
 
@@ -76,7 +80,7 @@ def load(source: str | None, lane: Lane) -> list[LoadedEntry]:
 class Place:
     """An entry point of this project: where it is, how it is bound, what it declares. ``made``: what calls a
     ``function`` (or "Class.method") of the module that takes objects, made from the module and the lane. ``prepares``:
-    the entry point that it compiles for, which a changed copy may do without.
+    the entry point that it compiles for.
     """
 
     entry: str
@@ -137,14 +141,16 @@ PLACES = (
 
 
 def _load(place: Place, source: str | None, lane: Lane) -> LoadedEntry:
-    """One entry point. A tree given with ``--source`` may have fewer files; a file that is there must import."""
+    """One entry point. A tree given with ``--source`` may have fewer files and functions; a file that is there must
+    import.
+    """
     if source is not None and not Path(source, "kernels", f"{place.module}.py").is_file():
         return LoadedEntry(_description(place, status=f"no kernels/{place.module}.py"))
     module = importlib.import_module(f"kernels.{place.module}")
-    if place.prepares and not hasattr(module, place.function):
-        return LoadedEntry(_description(place, status=f"no {place.function} in kernels/{place.module}.py"))
     function: Any = module
     for name in place.function.split("."):
+        if source is not None and not hasattr(function, name):
+            return LoadedEntry(_description(place, status=f"no {place.function} in kernels/{place.module}.py"))
         function = getattr(function, name)
     if place.made is not None:
         call = place.made(module, lane)
@@ -171,7 +177,17 @@ def _description(
         line=where[1],
         parameters=names,
         constants=constants,
-        declaration=place.declaration,
+        declaration=_declared(place, names),
         status=status,
         prepares=place.prepares,
     )
+
+
+def _declared(place: Place, names: tuple[str, ...]) -> Declaration:
+    """What the place declares, without rings where a changed copy has no parameter to be told of them. Taking slots
+    back after a prefix-cache hit is the same in a ring, so that needs none.
+    """
+    declared = place.declaration
+    if not names or place.family == "replay" or _RING_FLAGS.intersection(names):
+        return declared
+    return Declaration(declared.clauses, declared.features - {"circular"})

@@ -166,7 +166,7 @@ def _annotation(group: list[Recorded]) -> str:
     workspace = os.environ.get("GITHUB_WORKSPACE")
     if workspace and Path(file).is_relative_to(workspace):
         file = str(Path(file).relative_to(workspace))
-    message = "\n".join([first.message, first.verdict, f"report: {first.page}"])
+    message = "\n".join(dict.fromkeys([first.message, first.verdict, f"report: {first.page}"]))
     return github.annotation(file, line, f"slot mapping: {first.entry_point}", message)
 
 

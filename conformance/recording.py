@@ -47,7 +47,7 @@ class Recorded:
     def message(self) -> str:
         """What is wrong, in a sentence: the diagnosis where there is one, else the verdict."""
         diagnosis = self.report.diagnosis
-        if diagnosis.cause == UNKNOWN:
+        if diagnosis.cause in (UNKNOWN, self.report.verdict.kind):
             return self.verdict
         return printable(f"{self.entry_point}: {diagnosis.cause}: {diagnosis.summary}")[:_LONGEST]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
@@ -20,6 +21,8 @@ COMPILE_ERROR = "compile error"
 REFUSED = "refused"
 UNSUPPORTED = "unsupported"
 KINDS = (PASS, MISMATCH, GUARD, CRASH, HANG, COMPILE_ERROR, REFUSED, UNSUPPORTED)
+
+_LISTING = re.compile(r"at [0-9]+:[0-9]+:")
 
 MAX_DIFFERENCES = 16
 """Differences kept in a verdict; the rest is counted only."""
@@ -84,7 +87,7 @@ class Verdict:
             noun = "element differs" if self.total_differences == 1 else "elements differ"
             parts.append(f"{self.total_differences} {noun}, first {self.differences[0]}")
         if self.detail:
-            parts.append(self.detail)
+            parts.append(_without_listing(self.detail))
         return " ".join("; ".join([f"{self.kind}: {parts[0]}", *parts[1:]] if parts else [self.kind]).split())
 
     def to_json(self) -> dict[str, object]:
@@ -138,6 +141,19 @@ def compare(
     if total == 0:  # equal elements in different sequence types, a list and a tuple say
         return Verdict(GUARD if guards else PASS, guards=guards)
     return Verdict(GUARD if guards else MISMATCH, tuple(kept), total, guards)
+
+
+def _without_listing(message: str) -> str:
+    """What Triton's compiler says, which follows a listing of the kernel down to the line concerned and a caret below
+    that line. Errors in functions that the kernel calls are listed one after the other, the innermost last.
+    """
+    lines = message.split("\n")
+    listings = [number for number, line in enumerate(lines) if _LISTING.fullmatch(line.strip())]
+    for number in range(listings[-1] + 2, len(lines) - 1) if listings else ():
+        said = " ".join(lines[number + 1 :]).strip()
+        if lines[number].strip() == "^" and said:
+            return f"{said} (at: {lines[number - 1].strip()})"
+    return message
 
 
 def shown_element(value: int) -> str:

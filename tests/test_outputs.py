@@ -13,6 +13,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from conformance.outputs import MOST_GROUPS
 from reports import github
 from tests.test_reports import HOSTILE, outside_code
 
@@ -118,6 +119,16 @@ def test_junit_has_diagnosis_and_report(hostile: Ended) -> None:
 def test_nothing_hostile_reaches_the_terminal(hostile: Ended) -> None:
     assert all(character == "\n" or character.isprintable() for character in hostile.text)
     assert max(map(len, hostile.end)) < 5000
+
+
+def test_what_happened_is_said_once(hostile: Ended) -> None:
+    """Where nothing is known but that, the cause is the kind of the verdict."""
+    assert "kernels.dcp: crash: " in hostile.text
+    assert not re.search(r"crash: *crash:", hostile.text)
+    # Each is shown once at the end, and once in an annotation.
+    assert sum(line.startswith("kernels.dcp: crash: ") for line in hostile.end) <= MOST_GROUPS
+    annotation = next(line for line in hostile.end if line.startswith("::error "))
+    assert annotation.count("kernels.dcp: crash: ") == 1
 
 
 def test_nothing_hostile_becomes_a_command(hostile: Ended) -> None:

@@ -111,6 +111,34 @@ def test_summary_is_one_line():
     )
 
 
+LISTING = '''at 9:8:
+def kernel(pos_ptr, TILE: tl.constexpr):
+    """What a listing begins with.
+
+    It is long.
+    """
+'''
+CALLER = f"{LISTING}    token = first_token(tile)\n            ^\n"
+CALLED = f"{LISTING}    slot = unknown(token)\n           ^\nNameError('unknown is not defined')"
+
+
+@pytest.mark.parametrize(
+    ("detail", "shown"),
+    [
+        (CALLED, "NameError('unknown is not defined') (at: slot = unknown(token))"),
+        (f"{CALLER}\n{CALLED}", "NameError('unknown is not defined') (at: slot = unknown(token))"),
+        (f"{CALLED}\nunknown", "NameError('unknown is not defined') unknown (at: slot = unknown(token))"),
+        (CALLER, " ".join(CALLER.split())),
+        ("at 1:2:\n^", "at 1:2: ^"),
+        ("at 1:2:", "at 1:2:"),
+        ("k.mlir:1:2: error: no\n %1 = a.b\n      ^\nnote: see", "k.mlir:1:2: error: no %1 = a.b ^ note: see"),
+    ],
+)
+def test_summary_of_a_compile_error_is_what_the_compiler_says(detail, shown):
+    """Not the kernel, from its documentation on, that is listed before it."""
+    assert Verdict("compile error", detail=detail).summary() == f"compile error: {shown}"
+
+
 def test_json_holds_everything():
     verdict = Verdict(GUARD, (Difference(0, 1, 2, 3),), 1, (OVER_READ,), "as it is")
     assert json.loads(json.dumps(verdict.to_json())) == {

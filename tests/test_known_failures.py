@@ -315,6 +315,20 @@ def test_behind_a_read_further_than_the_poison_values_are_compared_on_wider_rows
     assert (found.verdict.kind, found.launch.open_buffers) == (v.MISMATCH, ("block_table",))
 
 
+def test_a_known_compile_error_explains_no_other_message() -> None:
+    """The lines that the compiler shows before it do not matter, and numbers do not."""
+
+    def fails(message: str, line: int = 7) -> Finding:
+        shown = f"at {line}:4:\n    x = {line}\n    tl.static_assert(x ^ 1)\n    ^\n{message}"
+        return judge(ENTRY, CASE, LAUNCH, Outcome("compile", message=shown))
+
+    [told] = {fails("out of registers: 300", line).diagnosis.key for line in (7, 8)}
+    assert told == "compile error out of registers: N"
+    assert explained.can_be(fails("out of registers: 400"), {told})
+    assert not explained.can_be(fails("no such type"), {told})
+    assert fails("").diagnosis.key == "compile error"
+
+
 def test_a_case_of_two_known_causes_is_explained_by_both_and_by_neither_alone() -> None:
     """Slots above 2^24 in float32, and a block outside what v2 stages of a row, in one output."""
     rows = ((*range(4095), 2**23, 5, 6),)

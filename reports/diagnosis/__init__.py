@@ -8,6 +8,7 @@ whichever of them it is; and where there is none, if all elements show the same.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -25,8 +26,8 @@ from reports.diagnosis.refuting import explaining, standing, supported
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
     """``cause`` is one of ``CAUSES`` (``unknown`` rather than a guess), ``summary`` a sentence for whoever mends the
-    kernel. ``buffer`` is what is concerned: the memory, without its group, or what a crash or a refusal says, without
-    its numbers ("" where none is).
+    kernel. ``buffer`` is what is concerned: the memory, without its group, or what a crash, a refusal or the compiler
+    says, without its numbers ("" where none is).
     """
 
     cause: str
@@ -70,13 +71,20 @@ def _diagnosis(seen: Observation, verdict: v.Verdict, evidence: tuple[Observatio
         guard = verdict.guards[0]
         sentence = memory.sentence_of(guard, seen.case, seen)
         return Diagnosis(memory.cause_of(guard), sentence, memory.buffer_of(guard))
-    if verdict.kind in (v.HANG, v.COMPILE_ERROR):
+    if verdict.kind == v.HANG:
         return Diagnosis(verdict.kind, verdict.summary())
+    if verdict.kind == v.COMPILE_ERROR:
+        return Diagnosis(verdict.kind, verdict.summary(), memory.without_numbers(_compiler_s(verdict.detail)))
     if verdict.kind in (v.CRASH, v.REFUSED):
         return _ended(seen, verdict)
     if not seen.actual or not seen.differing:
         return Diagnosis(UNKNOWN, verdict.summary())
     return _of_values(seen, verdict, evidence)
+
+
+def _compiler_s(detail: str) -> str:
+    """What the compiler says, without the lines of the kernel that it shows first: they end with a mark."""
+    return re.split(r"^\s*\^[\s^]*$", detail, flags=re.MULTILINE)[-1]
 
 
 def _ended(seen: Observation, verdict: v.Verdict) -> Diagnosis:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from reference.case import Case, Group
 from tests.commands import USAGE_ERROR, Done, in_few_processes, pytest_
 from tests.faults.catalogue import DCP, Fault, by_name, write_variant
 
+ROOT = Path(__file__).parents[1]
 BROKEN = Path(__file__).parent / "data" / "broken"
 CASE = Case((0, 3), (0, 1, 2), 3, 5, (Group(((4, 2),), 2, 2),))
 SOURCES = {
@@ -45,7 +48,7 @@ def other_lane() -> str:
 # Arguments, and how the line goes on after "ERROR: ". {folder} is the folder above.
 USAGE_ERRORS = {
     "subject": ("--subject nope", "--subject: unknown subject 'nope', choose among kernels, vllm-ascend"),
-    "lane": ("--lane nope", "--lane: unknown lane 'nope': choose one of auto, lowered, interpreter"),
+    "lane": ("--lane nope", "--lane: unknown lane 'nope': choose one of auto, npu, cuda, lowered, interpreter"),
     "lane-not-here": ("--lane {other_lane}", "--lane {other_lane}: "),
     "profile": ("--hypothesis-profile nope", "--hypothesis-profile: unknown profile 'nope', choose among quick, gate"),
     "no-examples": ("--max-examples 0", "--max-examples: 0 is not above 0"),
@@ -141,7 +144,7 @@ def summary(folder: Path) -> dict:
 
 def test_max_examples_and_compile_budget_bound_a_run(tmp_path: Path) -> None:
     options = ("--max-examples", "7", "--compile-budget", "5", "--report-dir", tmp_path / "new")
-    done = pytest_("conformance", "-k", "test_plain or test_circular or test_dcp", *options)
+    done = pytest_("conformance", "-k", "test_plain_slots or test_circular_slots or test_dcp_slots", *options)
     assert done.status == 0, done.tail
     assert "kernels.v1: 5 specializations (" in done.output
     entry_points = summary(tmp_path / "new")["entry_points"]
@@ -151,7 +154,7 @@ def test_max_examples_and_compile_budget_bound_a_run(tmp_path: Path) -> None:
 
 
 def test_the_summary_line_says_cases_specializations_lane_and_seconds(tmp_path: Path) -> None:
-    done = pytest_("conformance", "-k", "dcp", "--max-examples", "3", "--report-dir", tmp_path)
+    done = pytest_("conformance", "-k", "test_dcp_slots", "--max-examples", "3", "--report-dir", tmp_path)
     found = summary(tmp_path)
     lane = lanes.automatic().name
     line = rf"^kernels on lane {lane}: 3 cases of 1 entry point, \d specializations?, 0 failures, (\d+\.\d) s$"
@@ -183,3 +186,13 @@ def test_a_report_that_cannot_be_written_is_printed(tmp_path: Path) -> None:
     assert f"cannot write {tmp_path / 'file' / 'reports'}/summary.json" in done.output
     assert "1 failed" in done.output
     assert "INTERNALERROR" not in done.output
+
+
+def test_without_room_for_guarded_buffers_one_line_says_so() -> None:
+    too_little = {8 << 20: "cannot map ", 2 << 30: "cannot reserve "}  # KiB: less than the buffers, than their gaps
+    for limit, said in too_little.items():
+        command = f"ulimit -v {limit}; exec {sys.executable} -m pytest conformance -k dcp -q"
+        done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=120)
+        assert done.returncode == USAGE_ERROR
+        assert said in done.stderr
+        assert "Traceback" not in done.stderr + done.stdout

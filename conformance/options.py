@@ -80,7 +80,9 @@ def add(parser: pytest.Parser) -> None:
         "--write-known-failures", metavar="FILE", help="write the failures of this run, known ones and new ones, there"
     )
     group.addoption(
-        "--report-dir", default="reports/output", metavar="DIR", help="where reports go (default reports/output)"
+        "--report-dir",
+        metavar="DIR",
+        help="where reports go (default reports/output; with --replay reports/output/replay)",
     )
 
 
@@ -148,6 +150,14 @@ def sources(config: pytest.Config) -> dict[str, str]:
 def required(config: pytest.Config) -> list[str]:
     """The entry points that ``--require`` lists."""
     return [name.strip() for item in config.option.require for name in item.split(",") if name.strip()]
+
+
+def reports(config: pytest.Config) -> Path:
+    """Where reports go. A replay leaves the page that it was started from as it is, unless it is told otherwise."""
+    given = config.option.report_dir
+    if given is None:
+        return Path("reports/output/replay" if config.option.replay else "reports/output")
+    return Path(given)
 
 
 def check_required(config: pytest.Config, entries: Iterable[EntryPoint]) -> None:

@@ -52,7 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.max_examples is not None:
         settings.register_profile("command line", settings(), max_examples=config.option.max_examples)
         settings.load_profile("command line")
-    config.stash[RECORDER] = recording.Recorder(Path(config.option.report_dir), options.seed(config))
+    config.stash[RECORDER] = recording.Recorder(options.reports(config), options.seed(config))
 
 
 def _start(config: pytest.Config) -> Engine:

@@ -70,12 +70,14 @@ def runnable(program: str) -> list[tuple[Path, list[str]]]:
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """What stands for the folders that a reader would have made: an unpacked wheel, a tree of wrong kernels."""
+    """What stands for the folders that a reader would have made: an unpacked wheel, trees of kernels."""
     folder = tmp_path_factory.mktemp("documented")
     (folder / "wheel" / "vllm_ascend").mkdir(parents=True)
+    (folder / "mine" / "vllm_ascend").mkdir(parents=True)
     shutil.copytree(ROOT / "kernels", folder / "wrong" / "kernels")
     return {
         "wheel": str(folder / "wheel"),
+        "mine": str(folder / "mine"),
         "kernels=build/wrong": f"kernels={folder / 'wrong'}",
         "Path('build/wrong')": f"Path('{folder / 'made'}')",
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from conformance import lanes
 from reference import verdict as v
 from reference.case import Case, Group
-from tests.commands import Done, pytest_, run, together
+from tests.commands import ROOT, Done, pytest_, run, together
 from tests.faults.catalogue import PACKAGE, by_name, faulty_source, write_variant
 
 FIELD_CASES = Path(__file__).parent / "data" / "field_cases"
@@ -162,3 +163,17 @@ def test_the_reference_takes_a_report_as_a_case(reports: list[Path]) -> None:
         for trace in report["traces"]:
             place = ("--trace", str(trace["group"]), str(trace["token"]))
             assert json.loads(run(sys.executable, "-m", "reference", file, *place).output) == trace
+
+
+def test_a_replay_leaves_the_reports_of_the_run_before_it_as_they_are(tmp_path: Path) -> None:
+    """Somebody reads the page that a failure was found on, and copies its replay line."""
+    (tmp_path / "case.json").write_text(json.dumps({"case": RING.to_json(), "entry_points": ["v1"]}))
+    output = tmp_path / "reports" / "output"
+    output.mkdir(parents=True)
+    (output / "index.html").write_text("of the run before")
+    command = [sys.executable, "-m", "pytest", ROOT / "conformance", "--replay", "case.json", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert sorted(file.name for file in output.iterdir()) == ["index.html", "replay"]
+    assert (output / "index.html").read_text() == "of the run before"
+    assert {file.name for file in (output / "replay").iterdir()} >= {"index.html", "summary.json"}

@@ -19,6 +19,7 @@ from conformance.verdicts import failures_in
 from reference.fields import printable
 from reports import github
 from reports.markdown import code, prose, table
+from reports.summary import of_causes
 
 MOST_LINES = 25
 MOST_GROUPS = 4
@@ -125,7 +126,8 @@ def pytest_terminal_summary(
     groups = recorder.groups()
     if groups:
         terminalreporter.write_sep("=", "conformance", red=True, bold=True)
-    for line in _summary(groups, config.stash[_LAST_LINES])[: MOST_LINES - 1]:
+    tests = sum(isinstance(getattr(each, "longrepr", None), Shown) for each in failed)
+    for line in _summary(groups, tests, config.stash[_LAST_LINES])[: MOST_LINES - 1]:
         terminalreporter.write_line(_line(line))
     if _on_github():
         for group in groups[: github.MOST_ANNOTATIONS]:
@@ -138,11 +140,14 @@ def _is_in_a_file(report: object) -> bool:
     return isinstance(shown, Shown) and shown.is_written
 
 
-def _summary(groups: list[list[Recorded]], last: list[str]) -> list[str]:
-    """One failure of each of the first causes, the smallest one, how many there are, and the run in figures."""
+def _summary(groups: list[list[Recorded]], tests: int, last: list[str]) -> list[str]:
+    """One failure of each of the first causes, the smallest one, how many there are, in how many ``tests``, and the run
+    in figures.
+    """
     lines = []
     if groups:
-        lines.append(_counted(groups))
+        found = f" (in {tests:,} test{'s'[: tests != 1]})" if tests else ""
+        lines.append(f"{_counted(groups)}{found}")
     for group in groups[:MOST_GROUPS]:
         smallest = min(group, key=lambda each: each.report.case.num_tokens)
         head, *rest = smallest.lines()[:5]
@@ -154,8 +159,10 @@ def _summary(groups: list[list[Recorded]], last: list[str]) -> list[str]:
 
 
 def _counted(groups: list[list[Recorded]]) -> str:
+    """As the page counts them: by reports, which differ from one another, however many tests have met each."""
     failures = sum(map(len, groups))
-    return f"{failures:,} failure{'s'[: failures != 1]}, {len(groups):,} cause{'s'[: len(groups) != 1]}"
+    unexplained = sum(group[0].report.diagnosis.key is None for group in groups)
+    return f"{failures:,} failure{'s'[: failures != 1]}{of_causes(len(groups) - unexplained, unexplained)}"
 
 
 def _annotation(group: list[Recorded]) -> str:

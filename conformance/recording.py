@@ -75,14 +75,12 @@ class Recorder:
         self.folder, self.seed = folder, seed
         self.recorded: dict[Path, Recorded] = {}
         self.result: summary.Summary | None = None
-        self._failures: Counter[str] = Counter()
         self._environment = environment()
         self._started = time.monotonic()
 
     def record(self, engine: Engine, nodeid: str, failed: ConformanceFailure) -> Recorded:
         """Write the report of ``failed``; returns what there is to say of it."""
         report = self._report(engine, nodeid, failed)
-        self._failures[failed.finding.entry.id] += 1
         file = self.folder / f"{report.name}.json"
         done = Recorded(report, file)
         # A replay knows less than the report that it replays.
@@ -128,8 +126,9 @@ class Recorder:
 
     def finish(self, engine: Engine, known: tuple[summary.Known, ...] = ()) -> list[str]:
         """Write ``summary.json``, ``known`` failures in it; returns the lines that end the run."""
+        failures = Counter(each.entry_point for each in self.recorded.values())
         tallies = {
-            name: summary.Tally(tally.cases, len(tally.specializations), self._failures[name])
+            name: summary.Tally(tally.cases, len(tally.specializations), failures[name])
             for name, tally in engine.tallies.items()
         }
         result = self.result = summary.Summary(

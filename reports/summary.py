@@ -102,5 +102,11 @@ def write(summary: Summary, folder: str | Path) -> Path:
     return write_text(Path(folder) / "summary.json", json_lines(summary.to_json()))
 
 
+def of_causes(causes: int, unexplained: int) -> str:
+    """What follows a number of failures: of how many causes they are, and how many of them have no known one."""
+    shown = f" of {_count(causes, 'cause')}" if causes else ""
+    return f"{shown}, {unexplained:,} unexplained" if unexplained else shown
+
+
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

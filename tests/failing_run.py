@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from conformance import outputs
+from conformance.engine import Tally
 from conformance.recording import Recorder
 from conformance.stash import ENGINE, RECORDER
 from conformance.subjects.entry import EntryPoint
@@ -34,7 +35,7 @@ CASE = Case((0, 1), (0,), 1, 1, (Group(((3,),), 2, 2),))
 
 
 class Failing:
-    """Gives a run an engine that launches nothing, and one test a failure."""
+    """Gives a run an engine that launches nothing, and one test a failure; equal details are one failure met twice."""
 
     def __init__(self, folder: Path, details: Sequence[str]) -> None:
         self._folder, self._details = folder, details
@@ -43,7 +44,7 @@ class Failing:
         config.stash[ENGINE] = SimpleNamespace(
             lane=SimpleNamespace(name="lowered"),
             options=SimpleNamespace(subjects=("kernels",), sources={"kernels": SOURCE}),
-            tallies={},
+            tallies={"kernels.dcp": Tally()},
             coverage=Coverage(),
             session=lambda subject: SimpleNamespace(hardware={}),
         )
@@ -54,7 +55,7 @@ class Failing:
         assert module is not None
         items[:] = [
             pytest.Function.from_parent(
-                module, name=f"test_{number}", callobj=lambda number=number, each=each: self._fail(number, each)
+                module, name=f"test_{number}", callobj=lambda each=each: self._fail(self._details.index(each), each)
             )
             for number, each in enumerate(self._details)
         ]

@@ -47,7 +47,7 @@ def test_what_passes_now_is_not_counted() -> None:
 
 def test_known_failures_stand_beside_new_ones() -> None:
     page = drawn(failure(), run={**summary(1), "known_failures": [ENTRY]})
-    assert next(page.all("h1")).text == "1 failure 1 unexplained, and 1 known"
+    assert next(page.all("h1")).text == "1 failure, 1 unexplained, and 1 known"
     assert REASON in rows(page)
 
 

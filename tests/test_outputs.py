@@ -85,8 +85,8 @@ def test_a_thousand_failures_are_few_lines(thousand: Ended) -> None:
     annotations = [line for line in thousand.end if line.startswith("::error ")]
     assert len(annotations) == github.MOST_ANNOTATIONS
     assert len(thousand.end) - len(annotations) <= 25
-    assert "1,000 failures, 1,000 causes" in thousand.end
-    assert f"... and 996 failures, 996 causes: see {thousand.folder}/reports" in thousand.end
+    assert "1,000 failures, 1,000 unexplained (in 1,000 tests)" in thousand.end
+    assert f"... and 996 failures, 996 unexplained: see {thousand.folder}/reports" in thousand.end
     assert len(thousand.text.splitlines()) < 80
     assert "1000 failed" in thousand.text.splitlines()[-1]
 
@@ -149,11 +149,23 @@ def test_nothing_hostile_becomes_markup(hostile: Ended) -> None:
 
 def test_failures_of_one_cause_are_shown_once(tmp_path: Path) -> None:
     ended = run(tmp_path, ["signal 11 at 1", "signal 11 at 2", "another"])
-    assert "3 failures, 2 causes" in ended.end
+    assert "3 failures of 2 causes (in 3 tests)" in ended.end
     heads = [line for line in ended.end if line.startswith("kernels.dcp: crash: signal")]
     assert len(heads) == 1
     assert heads[0].endswith(" (1 more of this cause)")
     assert not any(line.startswith("::") for line in ended.text.splitlines())
+
+
+def test_a_failure_that_two_tests_meet_is_one(tmp_path: Path) -> None:
+    """Terminal, summary and page count reports; how many tests there were is said beside them."""
+    ended = run(tmp_path, ["signal 11 at 1", "signal 11 at 2", "same", "same"])
+    assert "3 failures of 2 causes (in 4 tests)" in ended.end
+    found = json.loads((tmp_path / "reports" / "summary.json").read_text())
+    assert (found["failures"], found["entry_points"]["kernels.dcp"]["failures"], len(found["reports"])) == (3, 3, 3)
+    assert any(" 3 failures, " in line for line in ended.end)
+    shown = (tmp_path / "reports" / "index.html").read_text()
+    assert '3 failures<span class="soft"> of 2 causes</span></h1>' in shown
+    assert "<title>3 failures: slot mapping, kernels</title>" in shown
 
 
 def test_what_cannot_be_written_is_printed(tmp_path: Path) -> None:

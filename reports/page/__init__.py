@@ -19,7 +19,7 @@ from reports.page import charts
 from reports.page.audit import Audited, audited
 from reports.page.failures import Failure, Group, UnreadableError, grouped, read
 from reports.page.rendering import content_hash, environment, own
-from reports.summary import STILL_FAILS
+from reports.summary import STILL_FAILS, of_causes
 
 NAME = "index.html"
 MOST_IN_FULL = 120
@@ -61,12 +61,17 @@ def page(
     try:
         in_full = _in_full(engine.get_template("failure.html"), groups)
         pictures, more = _coverage(coverage, problems)
-        return engine.get_template("page.html").render(
+        return engine.get_template(
+            "page.html"
+        ).render(
             summary=summary,
             groups=groups[:MOST_GROUPS],
             groups_left_out=groups[MOST_GROUPS:],
-            known=sum(group.cause is not None for group in groups),
-            unexplained=sum(len(group.failures) for group in groups if group.cause is None),
+            counted=max(summary["failures"], len(shown)),  # some may be in no file, or in one that cannot be read
+            of_causes=of_causes(
+                sum(group.cause is not None for group in groups),
+                sum(len(group.failures) for group in groups if group.cause is None),
+            ),
             accepted=accepted,
             still_fail=sum(each["status"] == STILL_FAILS for each in accepted),
             most_rows=MOST_KNOWN,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 
@@ -26,6 +26,29 @@ def naming_group(group: int) -> Iterator[None]:
         yield
     except ValueError as error:
         raise ValueError(f"{error} (group {group})") from None
+
+
+@contextmanager
+def launching(kernel: Any, device: torch.device) -> Iterator[None]:
+    """Say what to do where Triton itself cannot launch ``kernel`` on tensors of the host: its own message does not name
+    them ("0 active drivers ([]). There should only be one.").
+
+    Raises ``RuntimeError`` instead of that. Whatever an interpreter or a launcher in Triton's place raises stays.
+    """
+    try:
+        yield
+    except Exception as error:
+        from triton.runtime.jit import JITFunction  # not sooner: what does not launch needs no triton
+
+        own = isinstance(kernel, JITFunction) and JITFunction.run.__module__.startswith("triton.")
+        if not own or device.type != "cpu":
+            raise
+        raise RuntimeError(
+            f"{kernel.fn.__name__} is a Triton kernel, and Triton cannot launch it here on tensors of {device} "
+            f"({error}). Use tensors of a GPU or NPU, or set TRITON_INTERPRET=1 before triton is imported (in an "
+            f"environment with triton: the interpreter of triton-ascend has no tl.gather). Of a block table, the slots "
+            f"of a batch need this launch where dcp_world_size is 1; those of draft tokens never do."
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +90,27 @@ class Geometry:
         return self.kv_cache_block_size // self.block_size
 
 
-def check_vector(name: str, tensor: torch.Tensor, dtypes: tuple[torch.dtype, ...], device: torch.device) -> None:
-    """Refuse anything but a contiguous 1-D tensor of one of ``dtypes`` on ``device``."""
+def check_is_tensor(name: str, value: object, dtypes: tuple[torch.dtype, ...]) -> None:
+    """Refuse what is no tensor, such as a list or an array. ``dtypes`` are those that it should have."""
+    if not isinstance(value, torch.Tensor):
+        refuse(name, f"expected a tensor of {_any_of(dtypes)}, got {type(value).__name__}")
+
+
+def check_vector(
+    name: str, tensor: torch.Tensor, dtypes: tuple[torch.dtype, ...], device: torch.device | None = None
+) -> torch.device:
+    """Refuse anything but a contiguous 1-D tensor of one of ``dtypes`` on ``device`` (None: on any). Returns the device
+    that it is on."""
+    check_is_tensor(name, tensor, dtypes)
     if tensor.dim() != 1 or not tensor.is_contiguous():
         refuse(name, f"expected a contiguous 1-D tensor, got shape {tuple(tensor.shape)}, strides {tensor.stride()}")
-    _check_type(name, tensor, dtypes, device)
+    _check_type(name, tensor, dtypes, tensor.device if device is None else device)
+    return tensor.device
 
 
 def check_block_table(block_table: torch.Tensor, geometry: Geometry, device: torch.device) -> None:
     """Refuse anything but int32 [rows, width]: adjacent cells, rows that do not overlap, whole allocated blocks."""
+    check_is_tensor("block_table", block_table, (torch.int32,))
     if block_table.dim() != 2:
         refuse("block_table", f"expected a 2-D tensor, got shape {tuple(block_table.shape)}")
     _check_type("block_table", block_table, (torch.int32,), device)
@@ -118,9 +153,13 @@ def check_stored_rows(block_table: torch.Tensor, rows: int, row_stride: int) -> 
 
 def _check_type(name: str, tensor: torch.Tensor, dtypes: tuple[torch.dtype, ...], device: torch.device) -> None:
     if tensor.dtype not in dtypes:
-        refuse(name, f"expected {' or '.join(map(_plain, dtypes))}, got {_plain(tensor.dtype)}")
+        refuse(name, f"expected {_any_of(dtypes)}, got {_plain(tensor.dtype)}")
     if tensor.device != device:
         refuse(name, f"is on {tensor.device}, expected {device}")
+
+
+def _any_of(dtypes: tuple[torch.dtype, ...]) -> str:
+    return " or ".join(map(_plain, dtypes))
 
 
 def _plain(dtype: torch.dtype) -> str:

@@ -126,7 +126,10 @@ class BlockRows:
         """The kernel blocks of allocated blocks that are to follow what ``row`` holds, or to replace it. Changes
         nothing; refuses what :meth:`append_row` does."""
         held = int(self.num_blocks_per_row[self._row(row)]) if after_the_rest else 0
-        ids = np.asarray(block_ids)
+        try:
+            ids = np.asarray(block_ids)
+        except (TypeError, ValueError) as error:  # lists of different lengths, a tensor of the device
+            refuse("block_ids", f"expected a list of block numbers, got {type(block_ids).__name__} ({error})")
         if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
             refuse("block_ids", f"expected a list of block numbers, got {ids.dtype} of shape {ids.shape}")
         if not ids.size:

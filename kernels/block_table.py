@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from functools import cached_property
 from typing import NamedTuple
 
@@ -29,6 +29,32 @@ class _Fused(NamedTuple):
 class MultiGroupBlockTable:
     """One :class:`BlockTable` a KV-cache group. Names and parameters are those of vllm-ascend's
     class.
+
+    Rows change on the host and count on the device once they are committed; the slots are in ``slot_mapping`` of each
+    group. Two requests of two tokens and one, in a group with blocks of 4 tokens and one with blocks of 8:
+
+    >>> def tables(**ranks):
+    ...     made = MultiGroupBlockTable(2, 16, 4, False, "cpu", [4, 8], **ranks)
+    ...     made.add_row([[5, 6], [3]], 0)  # the blocks of request 0, one list a group
+    ...     made.add_row([[7], [2]], 1)
+    ...     made.commit_block_table(2)
+    ...     return made
+    >>> batch = 2, torch.tensor([0, 2, 3], dtype=torch.int32), torch.tensor([3, 4, 1])
+    >>> alone = tables()
+    >>> alone.compute_slot_mapping(*batch)  # W = 1: a Triton launch, here (on "cpu") with TRITON_INTERPRET=1
+    >>> [group.slot_mapping.gpu.tolist() for group in alone.block_tables]
+    [[23, 24, 29, -1], [27, 28, 17, -1]]
+
+    W = 2 is plain torch (see ``use_cp_kernel``), and draft tokens name their rows. Neither launches anything:
+
+    >>> shared = tables(dcp_world_size=2, dcp_rank=1)
+    >>> shared.compute_slot_mapping(*batch)
+    >>> shared[0].slot_mapping.gpu.tolist()  # position 4 is rank 0's
+    [21, -1, 28, -1]
+    >>> alone.compute_slot_mapping_draft(torch.tensor([0, 1]), torch.tensor([5, 2]))
+    >>> shared.compute_slot_mapping_draft(torch.tensor([0, 1]), torch.tensor([5, 2]))
+    >>> alone[0].slot_mapping.gpu[:2].tolist(), shared[0].slot_mapping.gpu[:2].tolist()
+    ([25, 30], [22, -1])
     """
 
     def __init__(
@@ -240,11 +266,22 @@ class MultiGroupBlockTable:
         )
 
     def _check_blocks(self, block_ids: Sequence[BlockIds], row_idx: int, *, after_the_rest: bool) -> None:
-        if len(block_ids) != len(self.block_tables):
-            refuse("block_ids", f"expected one list for each of {len(self.block_tables)} groups, got {len(block_ids)}")
+        groups = len(self.block_tables)
+        if not _is_list(block_ids):
+            refuse("block_ids", f"expected one list a group, {groups} lists of block numbers, got {block_ids!r}")
+        for g, ids in enumerate(block_ids):
+            if not _is_list(ids):
+                refuse(f"block_ids[{g}]", f"expected one list a group, {groups} lists of block numbers, got {ids!r}")
+        if len(block_ids) != groups:
+            refuse("block_ids", f"expected one list for each of {groups} groups, got {len(block_ids)}")
         for g, (table, ids) in enumerate(zip(self.block_tables, block_ids, strict=True)):
             with naming_group(g):
                 table.expanded(ids, row_idx, after_the_rest=after_the_rest)
+
+
+def _is_list(value: object) -> bool:
+    """Whether there are elements to look at. A tensor without dimensions has a ``__len__``, which raises."""
+    return isinstance(value, Sized) and getattr(value, "ndim", 1) > 0
 
 
 def _blocks(max_model_len: int, block_size: int, world_size: int) -> int:

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.arguments import check_capacity, check_pad_id, check_vector, refuse
+from kernels.arguments import check_capacity, check_pad_id, check_vector, launching, refuse
 from kernels.validation import check_row_stride, check_tokens
 from kernels.window import block_table_window_size, look_up_slots
 
@@ -263,8 +263,7 @@ def compute_slot_mapping_fused_groups(
     row being as wide as the stride), block sizes, strides, and addresses of 0.
     """
     _check_counts(group_count, num_reqs, min_block_size)
-    device = query_start_loc_ptr.device
-    check_vector("query_start_loc_ptr", query_start_loc_ptr, (torch.int32,), device)
+    device = check_vector("query_start_loc_ptr", query_start_loc_ptr, (torch.int32,))
     check_vector("positions_ptr", positions_ptr, (torch.int64,), device)
     _check_per_group("block_table_addrs_ptr", block_table_addrs_ptr, (torch.uint64,), group_count, device)
     _check_per_group("slot_mapping_addrs_ptr", slot_mapping_addrs_ptr, (torch.uint64,), group_count, device)
@@ -295,6 +294,7 @@ def compute_slot_mapping_fused_groups(
         (group_count, num_reqs + 1, _programs_per_request(group_count, num_reqs, num_tokens)),
         min_block_size,
         pad_id,
+        device=device,
         num_tokens=num_tokens,
         max_num_tokens=max_num_tokens,
         query_start_loc_ptr=query_start_loc_ptr,
@@ -336,6 +336,7 @@ def prewarm_fused_slot_mapping_kernels(
             (1, 1, 1),
             min_block_size,
             pad_id,
+            device=int32.device,
             num_tokens=0,
             max_num_tokens=0,
             query_start_loc_ptr=int32,
@@ -364,7 +365,13 @@ def _programs_per_request(group_count: int, num_reqs: int, num_tokens: int) -> i
 
 
 def _launch(
-    tile: int, grid: tuple[int, int, int], min_block_size: int, pad_id: int, **arguments: int | torch.Tensor | None
+    tile: int,
+    grid: tuple[int, int, int],
+    min_block_size: int,
+    pad_id: int,
+    *,
+    device: torch.device,
+    **arguments: int | torch.Tensor | None,
 ) -> None:
     """Launch the kernel for ``tile``: a small one is for the short requests only, long ones still get large tiles."""
     large = {
@@ -372,15 +379,16 @@ def _launch(
         "TILE_BLOCK_SIZE": TILE_BLOCK_SIZE,
         "BLOCK_TABLE_WINDOW_SIZE": block_table_window_size(TILE_BLOCK_SIZE, min_block_size),
     }
-    if tile == TILE_BLOCK_SIZE:
-        _compute_slot_mapping_fused_groups_kernel[grid](**arguments, **large)
-    else:
-        _compute_slot_mapping_fused_groups_adaptive_kernel[grid](
-            **arguments,
-            **large,
-            SMALL_TILE_BLOCK_SIZE=tile,
-            SMALL_BLOCK_TABLE_WINDOW_SIZE=block_table_window_size(tile, min_block_size),
-        )
+    with launching(_compute_slot_mapping_fused_groups_kernel, device):
+        if tile == TILE_BLOCK_SIZE:
+            _compute_slot_mapping_fused_groups_kernel[grid](**arguments, **large)
+        else:
+            _compute_slot_mapping_fused_groups_adaptive_kernel[grid](
+                **arguments,
+                **large,
+                SMALL_TILE_BLOCK_SIZE=tile,
+                SMALL_BLOCK_TABLE_WINDOW_SIZE=block_table_window_size(tile, min_block_size),
+            )
 
 
 def _check_counts(group_count: int, num_reqs: int, min_block_size: int) -> None:

@@ -26,6 +26,19 @@ class BlockTable(BlockRows):
     The output has room for ``max_num_batched_tokens`` and for the draft tokens of speculative decoding,
     max(num_speculative_tokens - 1, 0) a request (vllm-ascend PR 14024). It holds ``pad_id`` until something is
     computed.
+
+    One request of two tokens, in blocks of 4, and a draft token behind them. With W = 1 this is a Triton launch, on
+    "cpu" with TRITON_INTERPRET=1 only; :class:`kernels.block_table.MultiGroupBlockTable` has W = 2 too.
+
+    >>> table = BlockTable(4, 2, 4, 3, False, "cpu")
+    >>> table.add_row([5, 6], 0)
+    >>> table.commit_block_table(1)
+    >>> table.compute_slot_mapping(1, torch.tensor([0, 2], dtype=torch.int32), torch.tensor([3, 4]))
+    >>> table.slot_mapping.gpu.tolist()
+    [23, 24, -1]
+    >>> table.compute_slot_mapping_draft(np.array([0]), np.array([5]))
+    >>> table.slot_mapping.gpu.tolist()
+    [25, 24, -1]
     """
 
     def __init__(
@@ -142,7 +155,8 @@ class BlockTable(BlockRows):
         Raises ``ValueError``: ``row-exists``, ``qsl-capacity``, ``block_table`` (a row changed after it was last
         committed), or the argument whose type or shape is wrong. ``validate=True`` also reads the tensors, and so waits
         for the device: ``qsl-monotone``, ``qsl-capacity``, ``pos-int32``, and ``row-width`` for a position past the
-        blocks of its row.
+        blocks of its row. Raises ``RuntimeError`` where W == 1 or ``use_cp_kernel``, which launch a Triton kernel, and
+        Triton cannot launch on the table's device.
         """
         if self.is_mamba_group:
             return
@@ -180,7 +194,9 @@ class BlockTable(BlockRows):
         if self.is_mamba_group:
             return
         if self.is_shared:
-            self._compute_dcp_slot_mapping(_tensor(req_indices), _tensor(positions), validate=validate)
+            self._compute_dcp_slot_mapping(
+                _tensor("req_indices", req_indices), _tensor("positions", positions), validate=validate
+            )
             return
         rows, position = _host_array("req_indices", req_indices), _host_array("positions", positions)
         self._check_count_of_tokens(rows.size, position.size)
@@ -204,7 +220,8 @@ class BlockTable(BlockRows):
         A row that does not exist is refused (``row-exists``) where ``req_indices`` is on the host or ``validate`` is
         true, and otherwise gives its token ``pad_id``.
         """
-        check_vector("req_indices", req_indices, (torch.int32, torch.int64), positions.device)
+        integers = (torch.int32, torch.int64)
+        check_vector("req_indices", req_indices, integers, check_vector("positions", positions, integers))
         self._check_count_of_tokens(req_indices.numel(), positions.numel())
         on_host = positions.device.type == "cpu"
         if on_host:
@@ -280,9 +297,12 @@ def _by_token(
 
 
 def _host_array(name: str, values: Indices) -> npt.NDArray[np.int64]:
+    _check_is_array(name, values)
     if isinstance(values, torch.Tensor):
         if values.device.type != "cpu":
             refuse(name, f"is on {values.device}, the draft path of one rank takes arrays of the host")
+        if values.is_floating_point():  # of which NumPy does not have every type
+            refuse(name, f"expected a 1-D array of integers, got {values.dtype} of shape {tuple(values.shape)}")
         values = values.numpy()
     if values.ndim != 1 or values.dtype.kind not in "iu":
         refuse(name, f"expected a 1-D array of integers, got {values.dtype} of shape {values.shape}")
@@ -291,5 +311,10 @@ def _host_array(name: str, values: Indices) -> npt.NDArray[np.int64]:
     return values.astype(np.int64)
 
 
-def _tensor(values: Indices) -> torch.Tensor:
-    return values if isinstance(values, torch.Tensor) else torch.from_numpy(values)
+def _tensor(name: str, values: Indices) -> torch.Tensor:
+    return values if isinstance(values, torch.Tensor) else torch.from_numpy(_host_array(name, values))
+
+
+def _check_is_array(name: str, values: object) -> None:
+    if not isinstance(values, np.ndarray | torch.Tensor):
+        refuse(name, f"expected a 1-D array of integers, got {type(values).__name__}")

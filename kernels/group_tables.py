@@ -10,6 +10,7 @@ from kernels.arguments import (
     Geometry,
     check_block_table,
     check_capacity,
+    check_is_tensor,
     check_pad_id,
     check_stored_rows,
     check_vector,
@@ -59,6 +60,8 @@ class GroupTables:
         _check_length("enabled", self.enabled, count)
 
         self.block_tables = tuple(block_tables)
+        with naming_group(0):
+            check_is_tensor("block_table", block_tables[0], (torch.int32,))
         self.device = block_tables[0].device
         self.cp_size, self.cp_rank, self.cp_interleave = cp_size, cp_rank, cp_interleave
         geometries, strides = [], []
@@ -110,6 +113,7 @@ def check_launch(
     """Refuse what can be refused without waiting for the device. Without ``idx_mapping`` request r uses row r. Returns
     ``max_num_tokens``, by default the width of the output.
     """
+    _check_groups(groups)
     check_vector("query_start_loc", query_start_loc, (torch.int32,), groups.device)
     check_vector("positions", positions, (torch.int64,), groups.device)
     if idx_mapping is not None:
@@ -167,8 +171,14 @@ def _check_length(name: str, values: Sequence[int], groups: int) -> None:
         refuse(name, f"expected one element for each of {groups} groups, got {len(values)}")
 
 
+def _check_groups(groups: object) -> None:
+    if not isinstance(groups, GroupTables):
+        refuse("groups", f"expected GroupTables, got {type(groups).__name__}")
+
+
 def _check_outputs(slot_mappings: torch.Tensor, groups: int, device: torch.device) -> None:
     """Refuse anything but int32 or int64 [groups, length] with adjacent elements and rows that do not overlap."""
+    check_is_tensor("slot_mappings", slot_mappings, (torch.int32, torch.int64))
     if slot_mappings.dim() != 2 or slot_mappings.shape[0] != groups:
         refuse("slot_mappings", f"expected one row for each of {groups} groups, got shape {tuple(slot_mappings.shape)}")
     stride, length = slot_mappings.stride(0), slot_mappings.shape[1]

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.arguments import check_pad_id, check_vector, refuse
+from kernels.arguments import check_pad_id, check_vector, launching, refuse
 from kernels.validation import check_tokens
 
 TILE_BLOCK_SIZE = 1024
@@ -90,8 +90,7 @@ def pad_replayed_slot_mapping(
         refuse("num_reqs", f"is {num_reqs}, must not be negative")
     if window < 0:
         refuse("window", f"is {window} tokens, must not be negative")
-    device = query_start_loc.device
-    check_vector("query_start_loc", query_start_loc, (torch.int32,), device)
+    device = check_vector("query_start_loc", query_start_loc, (torch.int32,))
     check_vector("positions", positions, (torch.int64,), device)
     check_vector("replay_start", replay_start, (torch.int32,), device)
     check_vector("slot_mapping_addrs", slot_mapping_addrs, (torch.uint64,), device)
@@ -114,14 +113,15 @@ def pad_replayed_slot_mapping(
     group_count = cacheable_groups.numel()
     if num_reqs == 0 or group_count == 0 or window == 0:
         return
-    _pad_replayed_slots_kernel[(group_count, num_reqs)](
-        query_start_loc,
-        positions,
-        replay_start,
-        slot_mapping_addrs,
-        cacheable_groups,
-        # No two positions are as far apart as this limit, so that the kernel needs no int64.
-        min(window, torch.iinfo(torch.int32).max),
-        PAD_ID=pad_id,
-        TILE_BLOCK_SIZE=TILE_BLOCK_SIZE,
-    )
+    with launching(_pad_replayed_slots_kernel, device):
+        _pad_replayed_slots_kernel[(group_count, num_reqs)](
+            query_start_loc,
+            positions,
+            replay_start,
+            slot_mapping_addrs,
+            cacheable_groups,
+            # No two positions are as far apart as this limit, so that the kernel needs no int64.
+            min(window, torch.iinfo(torch.int32).max),
+            PAD_ID=pad_id,
+            TILE_BLOCK_SIZE=TILE_BLOCK_SIZE,
+        )

@@ -13,6 +13,7 @@ from kernels.arguments import (
     check_pad_id,
     check_stored_rows,
     check_vector,
+    launching,
     refuse,
 )
 from kernels.validation import check_contents
@@ -23,8 +24,7 @@ TILE_BLOCK_SIZE = 1024
 
 
 # The token counts change with every step. Specialized on (equal to 1, divisible by 16), each new kind of batch would
-# compile again, about 5 s on an NPU. The row stride and the block size stay what they are for as long as the engine
-# runs.
+# compile again, about 5 s on an NPU. The row stride and the block size stay the same while the engine runs.
 @triton.jit(do_not_specialize=["num_tokens", "max_num_tokens"])
 def _compute_slot_mapping_kernel(
     num_tokens,
@@ -161,8 +161,8 @@ def compute_slot_mapping(
     geometry = Geometry(
         block_size, block_size if kv_cache_block_size is None else kv_cache_block_size, cp_size, cp_rank, cp_interleave
     )
-    max_num_tokens = slot_mapping.numel() if max_num_tokens is None else max_num_tokens
     _check_tensors(query_start_loc, positions, block_table, slot_mapping, geometry)
+    max_num_tokens = slot_mapping.numel() if max_num_tokens is None else max_num_tokens
     check_capacity(num_tokens, max_num_tokens, positions.numel(), slot_mapping.numel())
     check_pad_id(pad_id, slot_mapping.dtype)
     rows, width = block_table.shape
@@ -186,25 +186,26 @@ def compute_slot_mapping(
             is_circular=is_circular,
         )
 
-    _compute_slot_mapping_kernel[(num_reqs + 1,)](
-        num_tokens,
-        max_num_tokens,
-        query_start_loc,
-        positions,
-        block_table,
-        row_stride,
-        block_size,
-        slot_mapping,
-        KV_CACHE_BLOCK_SIZE=geometry.kv_cache_block_size,
-        BLOCKS_PER_KV_BLOCK=geometry.blocks_per_kv_block,
-        TOTAL_CP_WORLD_SIZE=cp_size,
-        TOTAL_CP_RANK=cp_rank,
-        CP_KV_CACHE_INTERLEAVE_SIZE=cp_interleave,
-        PAD_ID=pad_id,
-        TILE_BLOCK_SIZE=TILE_BLOCK_SIZE,
-        BLOCK_TABLE_WINDOW_SIZE=block_table_window_size(TILE_BLOCK_SIZE, block_size),
-        IS_CIRCULAR=is_circular,
-    )
+    with launching(_compute_slot_mapping_kernel, slot_mapping.device):
+        _compute_slot_mapping_kernel[(num_reqs + 1,)](
+            num_tokens,
+            max_num_tokens,
+            query_start_loc,
+            positions,
+            block_table,
+            row_stride,
+            block_size,
+            slot_mapping,
+            KV_CACHE_BLOCK_SIZE=geometry.kv_cache_block_size,
+            BLOCKS_PER_KV_BLOCK=geometry.blocks_per_kv_block,
+            TOTAL_CP_WORLD_SIZE=cp_size,
+            TOTAL_CP_RANK=cp_rank,
+            CP_KV_CACHE_INTERLEAVE_SIZE=cp_interleave,
+            PAD_ID=pad_id,
+            TILE_BLOCK_SIZE=TILE_BLOCK_SIZE,
+            BLOCK_TABLE_WINDOW_SIZE=block_table_window_size(TILE_BLOCK_SIZE, block_size),
+            IS_CIRCULAR=is_circular,
+        )
 
 
 def _check_tensors(
@@ -214,8 +215,7 @@ def _check_tensors(
     slot_mapping: torch.Tensor,
     geometry: Geometry,
 ) -> None:
-    device = slot_mapping.device
-    check_vector("slot_mapping", slot_mapping, (torch.int32, torch.int64), device)
+    device = check_vector("slot_mapping", slot_mapping, (torch.int32, torch.int64))
     check_vector("query_start_loc", query_start_loc, (torch.int32,), device)
     check_vector("positions", positions, (torch.int64,), device)
     check_block_table(block_table, geometry, device)

@@ -1,6 +1,5 @@
 """Slot mapping of all KV-cache groups in one launch: one Triton program a request and group, and one a group that pads
-the tail.
-"""
+the tail."""
 
 from __future__ import annotations
 
@@ -8,6 +7,7 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.arguments import launching
 from kernels.group_tables import GroupTables, check_batch, check_launch
 from kernels.window import block_table_window_size, look_up_slots
 
@@ -165,24 +165,25 @@ def compute_slot_mappings(
         check_batch(groups, idx_mapping, query_start_loc, positions, slot_mappings, max_num_tokens)
 
     smallest_block = min(geometry.block_size for geometry in groups.geometries)
-    _compute_slot_mappings_kernel[(len(groups), idx_mapping.numel() + 1)](
-        max_num_tokens,
-        idx_mapping,
-        query_start_loc,
-        positions,
-        groups.addresses,
-        groups.strides,
-        groups.kv_cache_block_sizes,
-        groups.block_sizes,
-        slot_mappings,
-        slot_mappings.stride(0),
-        groups.cp_rank,
-        CP_SIZE=groups.cp_size,
-        CP_INTERLEAVE=groups.cp_interleave,
-        PAD_ID=pad_id,
-        TRITON_BLOCK_SIZE=TILE_BLOCK_SIZE,
-        BLOCK_TABLE_WINDOW_SIZE=block_table_window_size(TILE_BLOCK_SIZE, smallest_block),
-        slot_mapping_enabled=groups.is_enabled,
-        HAS_SLOT_MAPPING_ENABLED=groups.is_enabled is not None,
-        dcp_sharded=groups.is_sharded,
-    )
+    with launching(_compute_slot_mappings_kernel, groups.device):
+        _compute_slot_mappings_kernel[(len(groups), idx_mapping.numel() + 1)](
+            max_num_tokens,
+            idx_mapping,
+            query_start_loc,
+            positions,
+            groups.addresses,
+            groups.strides,
+            groups.kv_cache_block_sizes,
+            groups.block_sizes,
+            slot_mappings,
+            slot_mappings.stride(0),
+            groups.cp_rank,
+            CP_SIZE=groups.cp_size,
+            CP_INTERLEAVE=groups.cp_interleave,
+            PAD_ID=pad_id,
+            TRITON_BLOCK_SIZE=TILE_BLOCK_SIZE,
+            BLOCK_TABLE_WINDOW_SIZE=block_table_window_size(TILE_BLOCK_SIZE, smallest_block),
+            slot_mapping_enabled=groups.is_enabled,
+            HAS_SLOT_MAPPING_ENABLED=groups.is_enabled is not None,
+            dcp_sharded=groups.is_sharded,
+        )

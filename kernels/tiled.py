@@ -6,11 +6,11 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.arguments import launching
 from kernels.group_tables import GroupTables, check_batch, check_launch
 from kernels.slot_mappings_v2 import shard_position
 
-TILE_BLOCK_SIZE = 256
-"""Tokens a program handles."""
+TILE_BLOCK_SIZE = 256  # tokens a program handles
 
 
 @triton.jit
@@ -172,24 +172,25 @@ def compute_slot_mapping_tiled(
     if max_num_tokens == 0:
         return
 
-    _compute_slot_mapping_tiled_kernel[(triton.cdiv(max_num_tokens, TILE_BLOCK_SIZE), len(groups))](
-        max_num_tokens,
-        query_start_loc.numel() - 1,
-        positions.numel(),
-        idx_mapping,
-        query_start_loc,
-        positions,
-        groups.addresses,
-        groups.strides,
-        groups.kv_cache_block_sizes,
-        groups.block_sizes,
-        slot_mappings,
-        slot_mappings.stride(0),
-        groups.cp_rank,
-        CP_SIZE=groups.cp_size,
-        CP_INTERLEAVE=groups.cp_interleave,
-        PAD_ID=pad_id,
-        TILE_BLOCK_SIZE=TILE_BLOCK_SIZE,
-        slot_mapping_enabled=groups.is_enabled,
-        dcp_sharded=groups.is_sharded,
-    )
+    with launching(_compute_slot_mapping_tiled_kernel, groups.device):
+        _compute_slot_mapping_tiled_kernel[(triton.cdiv(max_num_tokens, TILE_BLOCK_SIZE), len(groups))](
+            max_num_tokens,
+            query_start_loc.numel() - 1,
+            positions.numel(),
+            idx_mapping,
+            query_start_loc,
+            positions,
+            groups.addresses,
+            groups.strides,
+            groups.kv_cache_block_sizes,
+            groups.block_sizes,
+            slot_mappings,
+            slot_mappings.stride(0),
+            groups.cp_rank,
+            CP_SIZE=groups.cp_size,
+            CP_INTERLEAVE=groups.cp_interleave,
+            PAD_ID=pad_id,
+            TILE_BLOCK_SIZE=TILE_BLOCK_SIZE,
+            slot_mapping_enabled=groups.is_enabled,
+            dcp_sharded=groups.is_sharded,
+        )

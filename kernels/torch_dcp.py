@@ -71,8 +71,8 @@ def compute_dcp_slot_mapping(
     ``row-width`` and ``slot-fits`` of every token.
     """
     geometry = Geometry(block_size, kv_cache_block_size, cp_size, cp_rank, cp_interleave)
-    device, integers = slot_mapping.device, (torch.int32, torch.int64)
-    check_vector("slot_mapping", slot_mapping, integers, device)
+    integers = (torch.int32, torch.int64)
+    device = check_vector("slot_mapping", slot_mapping, integers)
     check_vector("req_indices", req_indices, integers, device)
     check_vector("positions", positions, integers, device)
     check_block_table(block_table, geometry, device)

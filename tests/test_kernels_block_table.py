@@ -5,13 +5,18 @@ they compute is the state machine's business.
 from __future__ import annotations
 
 import inspect
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from conformance import lanes
 from kernels.block_table import BlockTable, MultiGroupBlockTable
 from tests.refusals import first_word, refusal
 
@@ -122,6 +127,35 @@ def test_published_methods_are_there() -> None:
     assert rows | slots | {"__getitem__"} <= set(dir(MultiGroupBlockTable))
 
 
+# --- how to use it ---------------------------------------------------------------------------------------------------
+
+EXAMPLES = """
+import doctest, sys
+from conformance import lanes
+lanes.by_name(sys.argv[1]).enter(sys.argv[2])
+from kernels import block_table, group_block_table
+for module in (block_table, group_block_table):
+    print(*doctest.testmod(module))
+"""
+
+
+def test_the_documented_examples_do_what_they_say() -> None:
+    """On the lane that this environment has, in a process of its own."""
+    root = Path(__file__).resolve().parents[1]
+    lane = lanes.automatic()
+    done = subprocess.run(
+        [sys.executable, "-c", EXAMPLES, lane.name, str(root / ".cache")],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=root,
+        env={**os.environ, **lane.environment()},
+    )
+    results = [tuple(map(int, line.split())) for line in done.stdout.splitlines()[-2:]]
+    assert [failed for failed, _ in results] == [0, 0], done.stdout + done.stderr
+    assert all(tried > 5 for _, tried in results)
+
+
 # --- sizes -----------------------------------------------------------------------------------------------------------
 
 
@@ -194,6 +228,8 @@ def test_an_allocated_block_brings_its_kernel_blocks() -> None:
         ("slot-fits: block 536870912 for row 0 has slots past int32, the last without is 536870911", [2**29], 0),
         ("block_ids: expected a list of block numbers, got float64 of shape (1,)", [1.5], 0),
         ("block_ids: expected a list of block numbers, got int64 of shape (1, 2)", [[1, 2]], 0),
+        ("block_ids: expected a list of block numbers, got int64 of shape ()", 5, 0),
+        ("block_ids: expected a list of block numbers, got list (", [[1], [2, 3]], 0),
     ],
     ids=first_word,
 )
@@ -221,6 +257,26 @@ def test_groups_change_together_or_not_at_all() -> None:
         made.add_row(([1],), 0)
     with refusal("row-width: row 0 holds 0 kernel blocks, 8 allocated blocks of 1 more exceed its width 7 (group 1)"):
         made.add_row(([1], [1] * 8), 0)
+    assert made[0].num_blocks_per_row.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("message", "block_ids"),
+    [
+        ("block_ids[0]: expected one list a group, 2 lists of block numbers, got 5", [5, 6]),
+        ("block_ids[0]: expected one list a group, 2 lists of block numbers, got 5", [5, 6, 7]),
+        ("block_ids[1]: expected one list a group, 2 lists of block numbers, got 6", [[5], 6]),
+        ("block_ids[0]: expected one list a group", np.array([5, 6])),
+        ("block_ids[0]: expected one list a group", torch.tensor([5, 6])),
+        ("block_ids: expected one list a group, 2 lists of block numbers, got 5", 5),
+    ],
+    ids=["flat", "flat-of-another-length", "half", "array", "tensor", "number"],
+)
+@pytest.mark.parametrize("operation", ["add_row", "append_row"])
+def test_one_list_for_several_groups_is_refused(operation: str, message: str, block_ids: Any) -> None:
+    made = tables()
+    with refusal(message):
+        getattr(made, operation)(block_ids, 0)
     assert made[0].num_blocks_per_row.tolist() == [0, 0, 0]
 
 
@@ -335,6 +391,8 @@ REFUSED = [
     ("query_start_loc: expected int32, got int64", batch(query_start_loc=longs(0, 2, 3))),
     ("query_start_loc: is on meta, expected cpu", batch(query_start_loc=ints(0, 2, 3).to("meta"))),
     ("positions: expected int64, got int32", batch(positions=ints(0, 7, 3))),
+    ("query_start_loc: expected a tensor of int32, got list", batch(query_start_loc=[0, 2, 3])),
+    ("positions: expected a tensor of int64, got ndarray", batch(positions=np.array([0, 7, 3]))),
     ("positions: expected a contiguous 1-D tensor", batch(positions=longs(0, 7, 3)[:, None])),
     (
         "qsl-capacity: 17 tokens exceed the 16 slots of max_num_batched_tokens 16 and 0 draft tokens",
@@ -441,6 +499,24 @@ def test_an_unsigned_number_does_not_become_a_negative_one(name: str, validate: 
 def test_draft_tokens_of_the_wrong_kind_are_refused(message: str, rows: Any, positions: Any) -> None:
     with refusal(message):
         table().compute_slot_mapping_draft(rows, positions)
+
+
+@pytest.mark.parametrize("world", [{}, DCP], ids=["alone", "cp2"])
+@pytest.mark.parametrize(
+    ("message", "rows", "positions"),
+    [
+        ("req_indices: expected a 1-D array of integers, got list", [0], np.array([0])),
+        ("positions: expected a 1-D array of integers, got list", np.array([0]), [0]),
+        ("positions: expected ", np.array([0]), torch.tensor([0.5], dtype=torch.bfloat16)),
+        ("positions: expected a 1-D array of integers, got object", np.array([0]), np.array([None])),
+    ],
+    ids=["list-of-rows", "list-of-positions", "bfloat16", "objects"],
+)
+def test_draft_tokens_that_are_no_integers_are_refused(
+    message: str, rows: Any, positions: Any, world: dict[str, Any]
+) -> None:
+    with refusal(message):
+        table(**world).compute_slot_mapping_draft(rows, positions)
 
 
 # --- slots that need no launch ---------------------------------------------------------------------------------------

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import random
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from kernels.arguments import launching
+from kernels.fused_groups import compute_slot_mapping_fused_groups, prewarm_fused_slot_mapping_kernels
+from kernels.group_tables import GroupTables
+from kernels.replay import pad_replayed_slot_mapping
 from kernels.slot_mapping import _compute_slot_mapping_kernel, compute_slot_mapping
+from kernels.slot_mappings_v2 import compute_slot_mappings
+from kernels.tiled import compute_slot_mapping_tiled
+from kernels.torch_dcp import compute_dcp_slot_mapping
 from kernels.window import block_table_window_size, look_up_slots
 from reference.case import Case, Group, Launch
 from reference.verdict import expected_output
@@ -232,3 +243,144 @@ def test_what_can_be_checked_on_the_host_is_refused(message: str, changes: dict[
 def test_what_only_the_tensors_tell_is_refused_when_asked(message: str, changes: dict[str, Any]) -> None:
     with refusal(message):
         call(validate=True, **changes)
+
+
+# --- what is no tensor -----------------------------------------------------------------------------------------------
+
+PAIR, LONGS, ADDRESSES = ints(0, 2), torch.tensor([0, 1]), torch.tensor([1, 1], dtype=torch.uint64)
+ALL_GROUPS = {
+    "groups": GroupTables([ints(3, 4).view(1, 2)], [4]),
+    "idx_mapping": ints(0),
+    "query_start_loc": PAIR,
+    "positions": LONGS,
+    "slot_mappings": torch.zeros(1, 4, dtype=torch.int32),
+}
+LEGAL: dict[Any, dict[str, Any]] = {
+    compute_slot_mapping: {
+        "query_start_loc": PAIR,
+        "positions": LONGS,
+        "block_table": ints(3, 4).view(1, 2),
+        "slot_mapping": torch.zeros(4, dtype=torch.int32),
+        "num_tokens": 2,
+        "block_size": 4,
+    },
+    compute_slot_mappings: ALL_GROUPS,
+    compute_slot_mapping_tiled: ALL_GROUPS,
+    compute_slot_mapping_fused_groups: {
+        "group_count": 1,
+        "num_reqs": 1,
+        "num_tokens": 2,
+        "max_num_tokens": 2,
+        "query_start_loc_ptr": PAIR,
+        "positions_ptr": LONGS,
+        "block_table_addrs_ptr": ADDRESSES,
+        "slot_mapping_addrs_ptr": ADDRESSES,
+        "block_table_strides_ptr": LONGS,
+        "block_sizes_ptr": ints(4),
+        "min_block_size": 4,
+        "pad_id": -1,
+        "is_circular_ptr": ints(0),
+    },
+    pad_replayed_slot_mapping: {
+        "num_reqs": 1,
+        "query_start_loc": PAIR,
+        "positions": LONGS,
+        "replay_start": ints(1),
+        "slot_mapping_addrs": ADDRESSES,
+        "cacheable_groups": ints(0),
+        "window": 4,
+        "pad_id": -1,
+    },
+    compute_dcp_slot_mapping: {
+        "req_indices": ints(0, 0),
+        "positions": LONGS,
+        "block_table": ints(3, 4).view(1, 2),
+        "slot_mapping": torch.zeros(4, dtype=torch.int32),
+        "block_size": 4,
+        "kv_cache_block_size": 4,
+        "cp_size": 2,
+        "cp_rank": 0,
+        "cp_interleave": 1,
+    },
+}
+NOT_SCALARS = [
+    (function, name)
+    for function, arguments in LEGAL.items()
+    for name, value in arguments.items()
+    if not isinstance(value, int)
+]
+
+
+@pytest.mark.parametrize("kind", [torch.Tensor.tolist, torch.Tensor.numpy], ids=["list", "ndarray"])
+@pytest.mark.parametrize(("function", "name"), NOT_SCALARS)
+def test_what_is_no_tensor_is_refused(function: Any, name: str, kind: Any) -> None:
+    value = LEGAL[function][name]
+    given, expected = (kind(value), "a tensor of ") if isinstance(value, torch.Tensor) else ([value], "GroupTables, ")
+    with refusal(f"{name}: expected {expected}") as raised:
+        function(**{**LEGAL[function], name: given})
+    assert str(raised.value).endswith(f"got {type(given).__name__}")
+
+
+def test_a_block_table_of_a_group_is_no_list() -> None:
+    for tables, group in (([[3, 4]], 0), ([ints(3, 4).view(1, 2), [[3, 4]]], 1)):
+        with refusal(f"block_table: expected a tensor of int32, got list (group {group})"):
+            GroupTables(tables, [4] * len(tables))
+
+
+# --- where Triton cannot launch --------------------------------------------------------------------------------------
+
+LAUNCHING = [function for function in LEGAL if function is not compute_dcp_slot_mapping]
+
+
+@pytest.mark.parametrize("function", LAUNCHING)
+def test_tensors_of_the_host_need_the_interpreter(function: Any) -> None:
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        pytest.skip("Triton interprets")
+    with pytest.raises(RuntimeError, match=r"Triton cannot launch it here on tensors of cpu \(.*TRITON_INTERPRET=1 be"):
+        function(**LEGAL[function])
+
+
+def test_compiling_for_the_host_beforehand_needs_the_interpreter() -> None:
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        pytest.skip("Triton interprets")
+    with pytest.raises(RuntimeError, match="_kernel is a Triton kernel, and Triton cannot launch it here"):
+        prewarm_fused_slot_mapping_kernels(4, 16, -1, "cpu")
+
+
+def test_what_a_launcher_in_place_of_tritons_raises_is_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Crash(Exception):
+        pass
+
+    def run(*_: Any, **__: Any) -> None:
+        raise Crash("as it was")
+
+    monkeypatch.setattr(type(_compute_slot_mapping_kernel), "run", run)
+    with pytest.raises(Crash, match=r"^as it was$"), launching(_compute_slot_mapping_kernel, torch.device("cpu")):
+        _compute_slot_mapping_kernel[(1,)]()
+    with pytest.raises(Crash, match=r"^as it was$"):
+        call()
+
+
+def test_what_tritons_launcher_raises_for_a_device_is_not_changed() -> None:
+    with pytest.raises(KeyError, match="as it was"), launching(_compute_slot_mapping_kernel, torch.device("cuda")):
+        raise KeyError("as it was")
+
+
+@needs_interpreter
+def test_what_the_interpreter_raises_is_not_changed() -> None:
+    text = (
+        "import torch\n"
+        "from kernels.arguments import launching\n"
+        "from kernels.slot_mapping import _compute_slot_mapping_kernel as kernel\n"
+        "with launching(kernel, torch.device('cpu')):\n"
+        "    raise KeyError('as it was')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", text],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).resolve().parents[1],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+    )
+    assert done.stderr.endswith("KeyError: 'as it was'\n")

@@ -53,6 +53,12 @@ def what_a_constant_is(out, VALUE: tl.constexpr):
 
 
 @triton.jit
+def gathered_under_a_mask(out, values, n):
+    i = tl.arange(0, 16)
+    tl.store(out + i, tl.load(values + tl.maximum(i, 3), mask=i < n, other=-1))
+
+
+@triton.jit
 def with_function(out, n, FUNCTION: tl.constexpr):
     i = tl.arange(0, 16)
     tl.store(out + i, FUNCTION(i, n))

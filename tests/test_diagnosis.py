@@ -159,6 +159,14 @@ def test_a_read_past_the_table_names_the_cell_and_whose_it_would_be() -> None:
     assert "another rank's" in seen.summary
 
 
+def test_a_read_that_a_mask_may_forbid_says_what_becomes_of_masks() -> None:
+    case = Case((0, 1), (4,), 1, 1, (Group(((5, 6, 7),), 2, 2),))
+    for direction, is_said in (("read", True), ("write", False)):
+        guard = Guard("positions", direction, 4096, 8, f"{direction} positions 4 bytes past its last element")
+        seen = diagnose(case, Launch(), Verdict(v.GUARD, guards=(guard,)), [[-1]], [])
+        assert ("triton-ascend drops the mask of a load at computed addresses" in seen.summary) == is_said
+
+
 def test_an_index_error_is_explained_by_the_token_that_gets_no_slot() -> None:
     group = Group(((5,),), 2, 2)
     detail = Verdict(v.CRASH, detail="IndexError: index 1 is out of bounds for dimension 1 with size 1")

@@ -437,6 +437,14 @@ def replaced_front_end(folder: Path, monkeypatch: pytest.MonkeyPatch, failing: i
 SIGNATURE = {"out": "*i32", "n": "i32"}
 
 
+def test_the_front_end_drops_the_mask_of_a_load_at_computed_addresses() -> None:
+    """Documented, hinted at in diagnoses, and the reason for good addresses in the kernels: every element is loaded."""
+    text = frontend.linalg(kernels.gathered_under_a_mask, {"out": "*i32", "values": "*i32", "n": "i32"}, {})
+    loaded, selected = text.index("memref.load"), text.index("arith.select")
+    assert loaded < selected
+    assert "scf.if" not in text
+
+
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT])
 def test_a_front_end_that_dies_by_a_signal_is_asked_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals

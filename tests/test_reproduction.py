@@ -334,6 +334,10 @@ def test_a_guard_violation_says_what_a_device_cannot_show():
     example = EXAMPLES["load"]
     made = script_for(example, ENTRIES["v1"], Path("x"))
     assert "loads outside them it cannot show" in made.note
+    assert "triton-ascend drops the mask" in made.note
+    of_torch = script_for(replace(EXAMPLES["dcp"], verdict=v.GUARD), ENTRIES["dcp"], Path("x"))
+    assert "so the access ends the process" in of_torch.note
+    assert "mask" not in of_torch.note
     opened = script_for(replace(example, launch=Launch(fence="open")), ENTRIES["v1"], Path("x"))
     assert opened.note == "It finds stores outside the buffers; loads outside them do not show in values."
     assert script_for(EXAMPLES["v1"], ENTRIES["v1"], Path("x")).note == ""

@@ -11,6 +11,10 @@ from reports.diagnosis.mapping import Mapping, Observation
 _NUMBERS = re.compile(r"0x[0-9a-f]+|-?[0-9]+")
 _CELL_BYTES = 4
 _MOST_NAMED = 120
+_MASK_DROPPED = (
+    ". If a mask forbids this read, give it a good address too, as tl.where(mask, index, 0) is: triton-ascend drops"
+    " the mask of a load at computed addresses"
+)
 _MOST_TOKENS = 1024
 
 
@@ -30,7 +34,7 @@ def buffer_of(guard: Guard) -> str:
 def sentence_of(guard: Guard, case: Case, seen: Observation) -> str:
     """What was touched and by how much, and what that looks like."""
     hint = _hint(guard, seen) if guard.buffer.startswith("block_table") and case.groups else ""
-    return f"{guard.message}{hint}"
+    return f"{guard.message}{hint}{_MASK_DROPPED if guard.direction == 'read' else ''}"
 
 
 def without_numbers(message: str) -> str:

@@ -59,7 +59,7 @@ def reproduction(
         return Reproduction(note="No script: it is not known how the function was called.")
     if call.kind == OBJECTS:
         return Reproduction(note=f"No script: {call.function} takes objects of its own package, which the suite makes.")
-    note = _note(verdict, launch)
+    note = _note(verdict, launch, call)
     published = call.module.partition(".")[0] in _PUBLISHED
     backwards = call.launches and launch.fence == "before"
     parts = [
@@ -83,13 +83,19 @@ def reproduction(
     return Reproduction(script, note)
 
 
-def _note(verdict: v.Verdict, launch: Launch) -> str:
+def _note(verdict: v.Verdict, launch: Launch, call: Call) -> str:
     """What the script cannot show everywhere."""
     if verdict.kind == v.GUARD:
         if launch.fence == "open":
             return "It finds stores outside the buffers; loads outside them do not show in values."
+        is_read = call.launches and any(guard.direction != "write" for guard in verdict.guards)
+        masked = (
+            "That does not happen, and the host says as expected, where a mask forbids the load: Triton's interpreter "
+            "obeys it, and triton-ascend drops the mask of a load at computed addresses. "
+        )
         return (
             "On the host it puts every buffer beside memory that cannot be touched, so the access ends the process. "
+            f"{masked if is_read else ''}"
             "On a device it finds stores outside the buffers; loads outside them it cannot show unless their values "
             "are used."
         )

@@ -219,9 +219,16 @@ def machine(module: ModuleType, layouts: tuple[Layout, ...]) -> type[RuleBasedSt
 
         @rule(data=st.data())
         def compute_slot_mapping(self, data: st.DataObject) -> None:
-            lengths = data.draw(st.lists(st.integers(0, 4), max_size=min(self.layout.rows, 3)), label="lengths")
-            behind = self._positions(data, data.draw(st.integers(0, 3), label="positions behind the tokens"))
-            behind = behind[: self.layout.capacity - sum(lengths)]
+            self._compute(data, most=4, positions_behind=0)
+
+        @rule(data=st.data(), positions_behind=st.integers(1, 9))
+        def compute_slot_mapping_of_fewer_tokens(self, data: st.DataObject, positions_behind: int) -> None:
+            """Than there are positions, and than before: nothing of the step before is left behind them."""
+            self._compute(data, most=1, positions_behind=positions_behind)
+
+        def _compute(self, data: st.DataObject, *, most: int, positions_behind: int) -> None:
+            lengths = data.draw(st.lists(st.integers(0, most), max_size=min(self.layout.rows, 3)), label="lengths")
+            behind = self._positions(data, positions_behind)[: self.layout.capacity - sum(lengths)]
             positions = self._positions(data, sum(lengths))
             num_reqs, bounds = len(lengths), [0, *accumulate(lengths)]
             given = torch.tensor(positions + behind, dtype=torch.int64)

@@ -22,7 +22,7 @@ def test_every_path_has_a_layout() -> None:
 
 
 def test_no_slot_is_stale_or_foreign(on_lane: OnLane) -> None:
-    assert on_lane(examples=100, steps=30) is None
+    assert on_lane(examples=200, steps=30) is None
 
 
 ROWS, TABLE, TABLES, BUFFER = "block_rows.py", "group_block_table.py", "block_table.py", "host_device_buffer.py"
@@ -128,6 +128,6 @@ FAULTS = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_mistake_is_found(name: str, on_lane: OnLane) -> None:
-    found = on_lane(examples=150, steps=30, fault=FAULTS[name])
+    found = on_lane(examples=500, steps=30, fault=FAULTS[name])
     assert found is not None, name
     assert not found.startswith(("SyntaxError", "AssertionError: '")), found  # it applied, and ran

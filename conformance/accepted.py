@@ -16,6 +16,7 @@ from conformance.verdicts import Finding
 from reference import verdict as v
 from reference.case import CaseError
 from reports import summary
+from reports.diagnosis import GENERAL
 
 STILL_FAILS = summary.STILL_FAILS
 FIXED = "passes now"
@@ -90,12 +91,12 @@ class Accepted:
     def explaining(self, finding: Finding) -> KnownFailure | None:
         """The entry that explains ``finding``, one part of what is wrong with a case.
 
-        One whose cause is unknown explains its own case and nothing else.
+        One whose cause is unknown, or true of failures that have others, explains its own case and nothing else.
         """
         for known in self.known:
             if known.entry_point == finding.entry.id and known.is_about(finding):
                 outcome = self.outcome(known)
-                if outcome.status == STILL_FAILS and (known.key is not None or _same(finding, outcome.finding)):
+                if outcome.status == STILL_FAILS and covers(known, finding, outcome.finding):
                     return known
         several = self.causes(finding.entry)
         if finding.verdict.kind == v.MISMATCH and len(several) > 1 and can_be(finding, several):
@@ -103,9 +104,10 @@ class Accepted:
         return None
 
     def causes(self, entry: EntryPoint) -> set[str]:
-        """Of the wrong values that are known of ``entry`` and still there."""
+        """Of the wrong values that are known of ``entry`` and still there, but for causes that many failures have."""
         known = (each for each in self.known if (each.entry_point, each.kind) == (entry.id, v.MISMATCH))
-        return {each.key for each in known if each.key is not None and self.outcome(each).status == STILL_FAILS}
+        told = (each for each in known if each.cause not in GENERAL)
+        return {each.key for each in told if each.key is not None and self.outcome(each).status == STILL_FAILS}
 
     def meets(self, finding: Finding) -> KnownFailure | None:
         """The same for a case of a test, counted."""
@@ -166,6 +168,25 @@ def _identity(known: KnownFailure) -> tuple[object, ...]:
     """Entries that are alike in this need be there once."""
     which = known.key or (known.saved.case, known.saved.launch)
     return known.entry_point, known.kind, known.lane, which
+
+
+def covers(known: KnownFailure, finding: Finding, own: Finding | None) -> bool:
+    """Whether ``known``, whose case did ``own``, says enough to explain ``finding``, which has its cause."""
+    if _same(finding, own):
+        return True
+    if known.cause == "stale element":
+        return own is not None and _where(finding) <= _where(own)
+    return known.key is not None and known.cause not in GENERAL
+
+
+def _where(finding: Finding) -> set[bool]:
+    """Whether elements that differ are a token's, or lie in the tail behind all of them."""
+    return {
+        element < finding.case.num_tokens
+        for expected, actual in zip(finding.expected, finding.actual, strict=False)
+        for element, (want, have) in enumerate(zip(expected, actual, strict=False))
+        if want != have
+    }
 
 
 def _same(finding: Finding, other: Finding | None) -> bool:

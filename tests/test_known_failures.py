@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 
 from conformance import explained, known, lanes
-from conformance.accepted import FAILS_DIFFERENTLY, FIXED, NOT_RUN, STILL_FAILS, Accepted
+from conformance.accepted import FAILS_DIFFERENTLY, FIXED, NOT_RUN, STILL_FAILS, Accepted, covers
 from conformance.engine import Engine, Options
 from conformance.execution.array import of_values
 from conformance.execution.guard_pages import OPEN_BYTES, GuardPages
@@ -313,6 +313,25 @@ def test_behind_a_read_further_than_the_poison_values_are_compared_on_wider_rows
 
     found = explained.beyond(run, case, LAUNCH, lambda part: part.verdict.kind == v.GUARD)
     assert (found.verdict.kind, found.launch.open_buffers) == (v.MISMATCH, ("block_table",))
+
+
+def test_a_cause_that_many_failures_have_explains_its_own_case_or_others_in_the_same_place(tmp_path: Path) -> None:
+    padded = replace(ENTRY, name="v1", family="v1", declaration=Declaration(features=frozenset({"cp", "tail"})))
+    longer = replace(CASE, max_num_tokens=3)
+
+    def left(case: Case, *values: int) -> Finding:
+        return judge(padded, case, LAUNCH, Outcome("ok", {"slot_mapping": list(values)}))
+
+    tail, token = left(CASE, 0, v.UNWRITTEN), left(longer, v.UNWRITTEN, -1, -1)
+    both, other = left(longer, v.UNWRITTEN, -1, v.UNWRITTEN), left(longer, 0, -1, v.UNWRITTEN)
+    assert {each.diagnosis.cause for each in (tail, token, both, other)} <= {"stale element", "padding end", "unknown"}
+    [stale, column, window] = known.read(
+        written(tmp_path / "known.toml", *(entry(cause=each) for each in ("stale element", "table column", "window")))
+    )
+    assert [covers(stale, each, tail) for each in (tail, other, token, both)] == [True, True, False, False]
+    assert [covers(stale, each, both) for each in (token, other, both)] == [True, True, True]
+    assert [covers(column, each, token) for each in (token, tail)] == [True, False]
+    assert covers(window, other, token)
 
 
 def test_a_known_compile_error_explains_no_other_message() -> None:

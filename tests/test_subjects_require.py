@@ -134,6 +134,7 @@ def test_each_wheel_that_was_looked_at_should_have_what_it_has() -> None:
         "0.23.0": {"v2", "dcp", "draft"},
         "0.26.0rc1": {"v1", "v2", "dcp", "draft"},
         "unknown": {"v1", "v2", "dcp", "draft"},
+        "0.1.dev1+g27a5ed8": {"v1", "v2", "dcp", "draft"},
     }
     for version, names in expected.items():
         assert {place.entry for place in PLACES["vllm-ascend"] if place.expected(version)} == names

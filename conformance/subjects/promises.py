@@ -16,6 +16,7 @@ from packaging.version import InvalidVersion, Version
 from strategies.declaration import Declaration
 
 ANY = ">=0"
+_NEWEST = Version("9999")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +134,14 @@ def _promises(subject: str, name: str, version: str, parameters: frozenset[str])
 
 
 def within(version: str, versions: str) -> bool:
-    """Whether ``version`` is one of ``versions``; one that is not known is taken for the newest."""
+    """Whether ``version`` is one of ``versions``; one that is not known is taken for the newest.
+
+    So is what a build without tags calls itself: 0.0.0, 0+unknown, or 0.1.dev1 with a commit (setuptools-scm).
+    """
     try:
         parsed = Version(version)
     except InvalidVersion:
-        parsed = Version("9999")
+        parsed = _NEWEST
+    if parsed.release < (0, 1) or (parsed.is_devrelease and parsed.release[:2] == (0, 1)):
+        parsed = _NEWEST
     return SpecifierSet(versions).contains(parsed, prereleases=True)

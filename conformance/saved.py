@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from conformance.subjects import NAMES
 from conformance.subjects.binding import outside, settings_of
 from conformance.subjects.entry import TESTABLE, EntryPoint
 from conformance.subjects.launching import Settings
@@ -95,11 +96,17 @@ def pairs(saved: Iterable[SavedCase], entries: Iterable[EntryPoint]) -> list[tup
         concerned = [entry for entry in entries if item.concerns(entry)]
         if not concerned:
             who = ".".join(filter(None, [item.subject or "any subject", "/".join(item.entry_points)]))
-            raise CaseError(
-                f"{item.file}: concerns {who}, and this run has {', '.join(entry.id for entry in entries) or 'nothing'}"
-            )
+            there = ", ".join(entry.id for entry in entries) or "nothing"
+            raise CaseError(f"{item.file}: concerns {who}, and this run has {there}{_advice(item.subject, entries)}")
         reasons = [item.why_not(entry) for entry in concerned]
         if None not in reasons:
             raise CaseError(f"{item.file}: cannot be run: {reasons[0]}")
         found += [(entry, item) for entry in concerned]
     return found
+
+
+def _advice(subject: str, entries: Iterable[EntryPoint]) -> str:
+    """What to add to the command for a case of a subject that is not in the run."""
+    if subject not in NAMES or subject in {entry.subject for entry in entries}:
+        return ""
+    return f"; add --subject {subject}" + (" --source PATH" if subject != "kernels" else "")

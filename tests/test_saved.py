@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,23 @@ def test_the_bound_flags_come_back(tmp_path: Path) -> None:
         return bind(host, case, launch, chosen)[0].arguments["is_circular_ptr"] is not None
 
     assert {given({"tile": tile, "window": None}) for tile in (16, 64, 256, 1024)} == {True, False}
+
+
+OTHERS = {
+    "dcp-of-another": ("vllm-ascend", ["dcp"], "; add --subject vllm-ascend --source PATH"),
+    "ours": ("kernels", [], "; add --subject kernels"),
+    "of-the-run": ("vllm", ["v9"], ""),
+    "nobody-s": ("vlm", [], ""),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_case_for_another_subject_says_what_to_add(name: str, tmp_path: Path) -> None:
+    subject, names, advice = OTHERS[name]
+    case = read(tmp_path, subject=subject, entry_points=names)
+    with pytest.raises(CaseError) as caught:
+        saved.pairs([case], [replace(HOST, subject="vllm")])
+    assert str(caught.value).endswith(f", and this run has vllm.fused{advice}")
 
 
 @pytest.mark.skipif(not INTERPRETER.exists(), reason=f"{INTERPRETER} does not exist")

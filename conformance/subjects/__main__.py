@@ -15,11 +15,22 @@ from conformance.execution.session import Session, SubjectError
 from conformance.subjects import NAMES
 from conformance.subjects.binding import BindingError, check
 from conformance.subjects.entry import TESTABLE, EntryPoint
+from reference.fields import printable
 
 
 def _row(entry: EntryPoint) -> tuple[str, ...]:
-    where = f"{Path(entry.file).name}:{entry.line}" if entry.file else "-"
-    return entry.name, _status(entry), where, entry.function, ", ".join(entry.parameters) or "-"
+    status = TESTABLE if _status(entry) == TESTABLE else "see below"  # reasons are too long for a column
+    return entry.name, status, _where(entry), entry.function, ", ".join(entry.parameters) or "-"
+
+
+def _where(entry: EntryPoint) -> str:
+    """The path inside the package, and the line: several files of one package have the same name."""
+    if not entry.file:
+        return "-"
+    file = Path(entry.file)
+    package = entry.subject.replace("-", "_")
+    above = next((folder for folder in file.parents if folder.name == package), file.parent)
+    return f"{file.relative_to(above).as_posix()}:{entry.line}"
 
 
 def _status(entry: EntryPoint) -> str:
@@ -53,6 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{subject} {entries[0].version if entries else ''}")
     for row in rows:
         print("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]]).rstrip())
+    reasons = {entry.name: _status(entry) for entry in entries if _status(entry) != TESTABLE}
+    if reasons:
+        print("\n" + "\n".join(f"{name}: {printable(reason)}" for name, reason in reasons.items()))
     return 0
 
 

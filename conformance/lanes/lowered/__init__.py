@@ -16,6 +16,9 @@ from conformance.lanes.environment import installed
 
 _PACKAGES = ("triton-ascend", "ascendnpu-ir", "llvmlite", "pybind11")
 
+_VERSIONS = ((3, 10), (3, 11))
+"""Of CPython, for which triton-ascend has wheels."""
+
 
 class LoweredLane(Lane):
     """Needs triton-ascend, ascendnpu-ir and llvmlite; no NPU, no CANN."""
@@ -26,6 +29,8 @@ class LoweredLane(Lane):
         missing = [package for package in _PACKAGES if not installed(package)]
         if not missing:
             return None
+        if sys.version_info[:2] in _VERSIONS and sys.platform == "linux":
+            return f"{', '.join(missing)} not installed here: use the Python of .venv, which make creates"
         here = f"CPython {sys.version_info[0]}.{sys.version_info[1]} on {sys.platform} {platform.machine()}"
         wheels = "triton-ascend has wheels for CPython 3.10 and 3.11 on Linux"
         return f"{', '.join(missing)} not installed ({wheels}; this is {here})"

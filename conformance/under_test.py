@@ -180,11 +180,15 @@ class UnderTest:
             self.met[id(self._search), verdict.kind] = failure
             raise failure
 
-    def _explains(self, finding: Finding) -> bool:
+    def excuses(self, finding: Finding) -> bool:
+        """Whether a known failure explains ``finding``, one thing that is wrong with a case of this test."""
         known = self.accepted.meets(finding)
         if known is not None and known not in self.excused:
             self.excused.append(known)
-        return known is not None or can_be(finding, self._causes())
+        return known is not None
+
+    def _explains(self, finding: Finding) -> bool:
+        return self.excuses(finding) or can_be(finding, self._causes())
 
     def _causes(self) -> set[str]:
         """What this test has reported and, as both may be wrong in one case, what is known, if it has reported any."""

@@ -513,6 +513,8 @@ def runs(folder: Path, first: Done, trees: dict[str, Path]) -> dict[str, Done]:
         "differs": ("shared", differs, ("-k", "known")),
         "never": ("never", crashes, ("--require", "dcp")),
         "sometimes": ("sometimes", crashes, ("--require", "dcp")),
+        "outside": ("sometimes", crashes, ("conformance/test_boundary.py", "-k", "dcp_boundary")),
+        "outside-unknown": ("sometimes", elsewhere, ("conformance/test_boundary.py", "-k", "dcp_boundary")),
         "replayed": ("tail", accepted, ("--replay", report, "--write-known-failures", accepted / "below-a-file.toml")),
     }
     commands = [
@@ -589,6 +591,13 @@ def test_a_known_failure_of_some_cases_does_not_become_one_of_all(runs: dict[str
         "kernels.dcp: crash, crash RuntimeError: not supported (torch_dcp.py:N)"
     ) in done.lines
     assert "--require dcp: left no output that could be compared, so this run fails" in done.lines
+
+
+def test_what_is_known_is_expected_outside_the_contract_too(runs: dict[str, Done]) -> None:
+    assert runs["outside"].status == 0, runs["outside"].tail
+    assert "1 passed" in runs["outside"].output
+    assert runs["outside-unknown"].status == 1, runs["outside-unknown"].tail
+    assert "RuntimeError: not supported" in runs["outside-unknown"].output
 
 
 def test_what_passes_now_is_said_and_fails_only_a_strict_run(runs: dict[str, Done]) -> None:

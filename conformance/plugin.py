@@ -27,6 +27,7 @@ from conformance.under_test import StillFails, UnderTest
 from conformance.verdicts import ConformanceFailure
 from reference.case import CaseError
 from reference.fields import printable
+from reference.verdict import without_listing
 
 _FOLDER = Path(__file__).parent
 _SAVED, _KNOWN = _FOLDER / "test_saved.py", _FOLDER / "test_known.py"
@@ -177,7 +178,8 @@ def pytest_runtestloop(session: pytest.Session) -> None:
             f"{entry.id}: {pool.describe()}; ready on lane {engine.lane.name} after {time.monotonic() - started:.1f} s"
         ]
         lines += [
-            f"{entry.id}: does not compile: {printable(error.splitlines()[0])}" for error in dict.fromkeys(errors)
+            f"{entry.id}: does not compile: {printable(without_listing(error).splitlines()[0])}"
+            for error in dict.fromkeys(errors)
         ]
         _say(session.config, lines)
 

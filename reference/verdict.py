@@ -87,7 +87,7 @@ class Verdict:
             noun = "element differs" if self.total_differences == 1 else "elements differ"
             parts.append(f"{self.total_differences} {noun}, first {self.differences[0]}")
         if self.detail:
-            parts.append(_without_listing(self.detail))
+            parts.append(without_listing(self.detail))
         return " ".join("; ".join([f"{self.kind}: {parts[0]}", *parts[1:]] if parts else [self.kind]).split())
 
     def to_json(self) -> dict[str, object]:
@@ -143,7 +143,7 @@ def compare(
     return Verdict(GUARD if guards else MISMATCH, tuple(kept), total, guards)
 
 
-def _without_listing(message: str) -> str:
+def without_listing(message: str) -> str:
     """What Triton's compiler says, which follows a listing of the kernel down to the line concerned and a caret below
     that line. Errors in functions that the kernel calls are listed one after the other, the innermost last.
     """

@@ -6,13 +6,14 @@ However many failures there are, the terminal shows them by their causes and in 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from _pytest._code.code import ReprFileLocation, TerminalRepr
 from _pytest._io import TerminalWriter
 
+from conformance.outside import BoundaryFailure, Outside
 from conformance.recording import Recorded, Recorder
 from conformance.stash import ACCEPTED, ENGINE, RECORDER, target_of
 from conformance.verdicts import failures_in
@@ -33,9 +34,10 @@ _LAST_LINES = pytest.StashKey[list[str]]()
 class Shown(TerminalRepr):
     """The failures of one test, as pytest and its XML see them: the diagnoses are the message."""
 
-    def __init__(self, recorded: list[Recorded]) -> None:
+    def __init__(self, recorded: Sequence[Recorded | Outside]) -> None:
         self.recorded = recorded
-        call = recorded[0].report.call
+        first = recorded[0]
+        call = first.report.call if isinstance(first, Recorded) else None
         message = "; ".join(dict.fromkeys(each.message for each in recorded))
         self.reprcrash = ReprFileLocation(call.file if call else "", call.line if call else 1, message)
 
@@ -64,6 +66,10 @@ def pytest_runtest_makereport(
             item.repr_failure = lambda *_, **__: Shown(recorded)  # type: ignore[method-assign]
             # pytest's XML takes them from the report of the teardown, which takes them from here.
             item.user_properties += [pair for each in recorded for pair in _properties(each).items()]
+        elif isinstance(call.excinfo.value, BoundaryFailure):
+            found = recorder.record_outside(engine, item.nodeid, call.excinfo.value)
+            item.repr_failure = lambda *_, **__: Shown([found])  # type: ignore[method-assign]
+            item.user_properties += [("report", printable(found.file)), ("replay", found.again)]
     return (yield)
 
 
@@ -123,11 +129,11 @@ def pytest_terminal_summary(
         else:
             del terminalreporter.stats["failed"]
     recorder = config.stash[RECORDER]
-    groups = recorder.groups()
-    if groups:
+    groups, beside = recorder.groups(), list(recorder.outside.values())
+    if groups or beside:
         terminalreporter.write_sep("=", "conformance", red=True, bold=True)
     tests = sum(isinstance(getattr(each, "longrepr", None), Shown) for each in failed)
-    for line in _summary(groups, tests, config.stash[_LAST_LINES])[: MOST_LINES - 1]:
+    for line in _summary(groups, beside, tests, config.stash[_LAST_LINES])[: MOST_LINES - 1]:
         terminalreporter.write_line(_line(line))
     if _on_github():
         for group in groups[: github.MOST_ANNOTATIONS]:
@@ -140,29 +146,34 @@ def _is_in_a_file(report: object) -> bool:
     return isinstance(shown, Shown) and shown.is_written
 
 
-def _summary(groups: list[list[Recorded]], tests: int, last: list[str]) -> list[str]:
-    """One failure of each of the first causes, the smallest one, how many there are, in how many ``tests``, and the run
-    in figures.
+def _summary(groups: list[list[Recorded]], beside: list[Outside], tests: int, last: list[str]) -> list[str]:
+    """One failure of each of the first causes, the smallest one, how many there are, in how many ``tests``, the first
+    of those outside the contract, and the run in figures.
     """
     lines = []
-    if groups:
+    most = MOST_GROUPS - 1 if beside else MOST_GROUPS
+    if groups or beside:
         found = f" (in {tests:,} test{'s'[: tests != 1]})" if tests else ""
-        lines.append(f"{_counted(groups)}{found}")
-    for group in groups[:MOST_GROUPS]:
+        lines.append(f"{_counted(groups, len(beside))}{found}")
+    for group in groups[:most]:
         smallest = min(group, key=lambda each: each.report.case.num_tokens)
         head, *rest = smallest.lines()[:5]
         lines += [f"{head} ({len(group) - 1} more of this cause)" if len(group) > 1 else head, *rest]
-    left = groups[MOST_GROUPS:]
+    left = groups[most:]
     if left:
         lines.append(f"... and {_counted(left)}: see {printable(left[0][0].file.parent)}")
+    if beside:
+        more = f" ({len(beside) - 1} more outside the contract)" if len(beside) > 1 else ""
+        head, *rest = beside[0].lines()[:4]
+        lines += [f"{head}{more}", *rest]
     return [*lines, *last]
 
 
-def _counted(groups: list[list[Recorded]]) -> str:
+def _counted(groups: list[list[Recorded]], beside: int = 0) -> str:
     """As the page counts them: by reports, which differ from one another, however many tests have met each."""
-    failures = sum(map(len, groups))
+    failures = sum(map(len, groups)) + beside
     unexplained = sum(group[0].report.diagnosis.key is None for group in groups)
-    return f"{failures:,} failure{'s'[: failures != 1]}{of_causes(len(groups) - unexplained, unexplained)}"
+    return f"{failures:,} failure{'s'[: failures != 1]}{of_causes(len(groups) - unexplained, unexplained, beside)}"
 
 
 def _annotation(group: list[Recorded]) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from conformance.calls import call_of
 from conformance.checkout import commit_of
 from conformance.engine import Engine
+from conformance.outside import BoundaryFailure, Outside, outside
 from conformance.subjects.binding import bind
 from conformance.verdicts import ConformanceFailure
 from reference.fields import printable
@@ -68,12 +69,13 @@ class Recorded:
 class Recorder:
     """Writes a JSON file, a Markdown file and a script a failure into ``folder``, and ``summary.json`` at the end.
 
-    ``recorded`` are the failures of the run that differ from one another.
+    ``recorded`` are the failures of the run that differ from one another, ``outside`` those outside the contract.
     """
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder, self.seed = folder, seed
         self.recorded: dict[Path, Recorded] = {}
+        self.outside: dict[Path, Outside] = {}
         self.result: summary.Summary | None = None
         self._environment = environment()
         self._started = time.monotonic()
@@ -90,6 +92,11 @@ class Recorder:
             except ReportError as error:  # the finding itself must not be lost
                 done = Recorded(report, file, problem=str(error))
         return self.recorded.setdefault(file, done)
+
+    def record_outside(self, engine: Engine, nodeid: str, failed: BoundaryFailure) -> Outside:
+        """The same for a launch outside the contract."""
+        done = outside(engine, self.folder, self.seed, nodeid, failed)
+        return self.outside.setdefault(done.file, done)
 
     def groups(self) -> list[list[Recorded]]:
         """The failures by what is wrong, in the order in which they were met; one of an unknown cause is alone."""
@@ -127,6 +134,7 @@ class Recorder:
     def finish(self, engine: Engine, known: tuple[summary.Known, ...] = ()) -> list[str]:
         """Write ``summary.json``, ``known`` failures in it; returns the lines that end the run."""
         failures = Counter(each.entry_point for each in self.recorded.values())
+        failures.update(each.entry_point for each in self.outside.values())
         tallies = {
             name: summary.Tally(tally.cases, len(tally.specializations), failures[name])
             for name, tally in engine.tallies.items()
@@ -140,6 +148,7 @@ class Recorder:
             seed=self.seed,
             environment=self._environment,
             known_failures=known,
+            outside_the_contract=tuple(str(file) for file, each in self.outside.items() if not each.problem),
         )
         lines = [result.line()]
         try:

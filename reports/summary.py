@@ -46,7 +46,7 @@ class Known:
 @dataclass(frozen=True, slots=True)
 class Summary:
     """One run. ``entry_points`` has a tally for each ``subject.entry_point``; ``reports`` names the failure files,
-    ``known_failures`` are no failures of the run.
+    ``outside_the_contract`` the files of those outside it, ``known_failures`` are no failures of the run.
     """
 
     subjects: tuple[str, ...]
@@ -57,6 +57,7 @@ class Summary:
     seed: int | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     known_failures: tuple[Known, ...] = ()
+    outside_the_contract: tuple[str, ...] = ()
 
     @property
     def cases(self) -> int:
@@ -91,6 +92,7 @@ class Summary:
             "seconds": round(self.seconds, 3),
             "entry_points": {name: tally.to_json() for name, tally in self.entry_points.items()},
             "reports": list(self.reports),
+            "outside_the_contract": list(self.outside_the_contract),
             "known_failures": [each.to_json() for each in self.known_failures],
             "seed": self.seed,
             "environment": dict(self.environment),
@@ -102,10 +104,13 @@ def write(summary: Summary, folder: str | Path) -> Path:
     return write_text(Path(folder) / "summary.json", json_lines(summary.to_json()))
 
 
-def of_causes(causes: int, unexplained: int) -> str:
-    """What follows a number of failures: of how many causes they are, and how many of them have no known one."""
+def of_causes(causes: int, unexplained: int, outside: int = 0) -> str:
+    """What follows a number of failures: of how many causes they are, how many of them have no known one, and how many
+    are outside the contract, where none is looked for.
+    """
     shown = f" of {_count(causes, 'cause')}" if causes else ""
-    return f"{shown}, {unexplained:,} unexplained" if unexplained else shown
+    shown += f", {unexplained:,} unexplained" if unexplained else ""
+    return shown + (f", {outside:,} outside the contract" if outside else "")
 
 
 def _count(number: int, noun: str) -> str:

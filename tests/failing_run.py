@@ -18,9 +18,11 @@ import pytest
 
 from conformance import outputs
 from conformance.engine import Tally
+from conformance.outside import BoundaryFailure
 from conformance.recording import Recorder
 from conformance.stash import ENGINE, RECORDER
 from conformance.subjects.entry import EntryPoint
+from conformance.subjects.launching import Settings
 from conformance.verdicts import Finding, failure_of
 from reference import verdict as v
 from reference.case import Case, Group, Launch
@@ -64,6 +66,9 @@ class Failing:
     def _fail(number: int, detail: str) -> None:
         entry = replace(ENTRY, function=f"f{detail}", file=f"/kernels/{detail}.py", version=detail)
         case = replace(CASE, positions=(0, number))
+        if detail.startswith("outside"):
+            verdict = v.Verdict(v.CRASH, detail=detail)
+            raise BoundaryFailure(entry, case, Launch(), Settings(), verdict, "positions: \x1b[31m")
         if detail.isdigit():
             raise failure_of(Finding(entry, case, Launch(), v.compare([[6]], [[77]]), [[6]], [[77]]), 3)
         raise failure_of(Finding(entry, case, Launch(), v.Verdict(v.CRASH, detail=detail), [[6]], []), 3)

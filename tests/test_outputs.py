@@ -168,6 +168,41 @@ def test_a_failure_that_two_tests_meet_is_one(tmp_path: Path) -> None:
     assert "<title>3 failures: slot mapping, kernels</title>" in shown
 
 
+def test_what_fails_outside_the_contract_comes_last_in_few_lines_and_is_counted(tmp_path: Path) -> None:
+    ended = run(tmp_path, ["outside 1", "signal 11 at 1", "outside 2", *"56789"])
+    assert "8 failures of 1 cause, 5 unexplained, 2 outside the contract (in 8 tests)" in ended.end
+    assert "=== FAILURES" not in ended.text
+    reports = tmp_path / "reports"
+    files = sorted(reports.glob("boundary-kernels-dcp-*.json"))
+    assert len(files) == 2
+    (head,) = [number for number, line in enumerate(ended.end) if " outside the contract (positions: " in line]
+    assert ended.end[head] == (
+        "kernels.dcp outside the contract (positions: \\x1b[31m): crash: outside 1 (1 more outside the contract)"
+    )
+    case, again = ended.end[head + 1 : head + 3]
+    assert Path(case.removeprefix("case: ")) in files
+    assert re.match(r"again: pytest \S+::test_0 --lane lowered --subject kernels .*--hypothesis-seed 17$", again)
+    assert head > max(number for number, line in enumerate(ended.end) if line.startswith("replay: "))
+    assert len(ended.end) <= 25
+    kept = json.loads(Path(case.removeprefix("case: ")).read_text())
+    assert (kept["entry_point"], kept["broken"], kept["summary"]) == ("dcp", "positions: \x1b[31m", "crash: outside 1")
+    assert kept["case"]["positions"] == [0, 0]
+    found = json.loads((reports / "summary.json").read_text())
+    assert (found["failures"], len(found["reports"])) == (8, 6)
+    assert sorted(found["outside_the_contract"]) == [str(file) for file in files]
+    shown = (reports / "index.html").read_text()
+    assert '8 failures<span class="soft"> of 1 cause, 5 unexplained, 2 outside the contract</span></h1>' in shown
+    assert all(f'<a href="./{file.name}">' in shown for file in files)
+
+
+def test_what_fails_outside_the_contract_and_cannot_be_written_is_printed(tmp_path: Path) -> None:
+    (tmp_path / "reports").write_text("a file\n")
+    ended = run(tmp_path, ["outside 1"])
+    assert ended.status == pytest.ExitCode.TESTS_FAILED
+    assert '"positions": [0, 0]' in ended.text
+    assert "cannot write" in ended.text
+
+
 def test_what_cannot_be_written_is_printed(tmp_path: Path) -> None:
     (tmp_path / "reports").write_text("a file\n")
     summary = tmp_path / "no-folder" / "summary.md"

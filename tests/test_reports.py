@@ -468,6 +468,7 @@ def test_summary_file(tmp_path):
             "vllm-ascend.dcp": {"cases": 1200, "specializations": 1, "failures": 1},
         },
         "reports": [f"{REPORT.name}.json"],
+        "outside_the_contract": [],
         "known_failures": [],
         "seed": 17,
         "environment": {"python": "CPython 3.11.7"},

@@ -56,6 +56,7 @@ def page(
             problems.append(str(error))
     engine = environment()
     groups = grouped(shown)
+    outside = summary.get("outside_the_contract", ())
     accepted = summary.get("known_failures", ())
     style, script = own(engine, "style.css"), own(engine, "script.js")
     try:
@@ -67,11 +68,15 @@ def page(
             summary=summary,
             groups=groups[:MOST_GROUPS],
             groups_left_out=groups[MOST_GROUPS:],
-            counted=max(summary["failures"], len(shown)),  # some may be in no file, or in one that cannot be read
+            counted=max(
+                summary["failures"], len(shown) + len(outside)
+            ),  # some may be in no file, or in one that cannot be read
             of_causes=of_causes(
                 sum(group.cause is not None for group in groups),
                 sum(len(group.failures) for group in groups if group.cause is None),
+                len(outside),
             ),
+            outside=[Path(str(name)).name for name in outside],
             accepted=accepted,
             still_fail=sum(each["status"] == STILL_FAILS for each in accepted),
             most_rows=MOST_KNOWN,

@@ -367,7 +367,7 @@ test "$1" != "{failing}"
         (folder / name).chmod(0o755)
     if not browser:
         (folder / "chromium").unlink()
-    for name in ("bash", "dirname", "basename"):
+    for name in ("bash", "dirname", "basename", "cat", "mktemp"):
         if not (folder / name).exists():
             (folder / name).symlink_to(shutil.which(name) or name)
     done = subprocess.run([ROOT / ".ci" / "run"], env={**os.environ, "PATH": str(folder)}, input=b"typed\n")
@@ -376,9 +376,12 @@ test "$1" != "{failing}"
 
 def test_the_ci_script_runs_without_input_and_fails_when_a_step_does(tmp_path: Path) -> None:
     """With a `make` that only records its goal: the steps, and that a failing one is not passed over."""
-    steps = ["lint", "test-interpreter", "test"]
-    assert commands_of_ci(tmp_path, failing="none", browser=True) == (0, [f"make {step} 1" for step in steps])
-    for number, step in enumerate(steps, 1):
+    steps = ["lint", "environment-interpreter", "test-interpreter", "test"]
+    status, ran = commands_of_ci(tmp_path, failing="none", browser=True)
+    assert status == 0
+    assert ran[:2] == [f"make {step} 1" for step in steps[:2]]
+    assert sorted(ran[2:]) == sorted(f"make {step} 1" for step in steps[2:])  # at the same time
+    for step, number in zip(steps, (1, 2, 4, 4), strict=True):
         status, ran = commands_of_ci(tmp_path, failing=step, browser=True)
         assert status != 0, step
         assert len(ran) == number

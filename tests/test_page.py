@@ -123,6 +123,17 @@ def test_failures_of_one_cause_are_one_group_and_the_unknown_comes_last() -> Non
     assert ROW.summary in next(page.all("p", "why")).text
 
 
+def test_a_message_is_no_heading_of_any_length() -> None:
+    message = "TypeError: " + "an argument of this kind is not taken here, " * 4
+    crash = failure(diagnosis=Diagnosis("crash", "It raises.", message))
+    page = drawn(crash, failure(wrong={(0, 0): 9}, diagnosis=ROW))
+    (entry,) = [each.text for each in page.all("b") if each.text.startswith("crash TypeError")]
+    assert len(entry) <= 60
+    assert entry.endswith("\N{HORIZONTAL ELLIPSIS}")
+    headings = [each.text for each in page.all("h3") if each.text.startswith("crash TypeError")]
+    assert [len(each) <= 100 and "characters in all" not in each for each in headings] == [True]
+
+
 def test_buffers_are_told_apart_and_a_report_without_diagnosis_is_of_unknown_cause() -> None:
     def group_count(*reports: dict) -> int:
         return len(grouped([read(f"{number}.json", report) for number, report in enumerate(reports)]))

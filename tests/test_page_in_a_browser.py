@@ -74,6 +74,15 @@ def test_a_picture_fits_a_phone_without_scrolling(browser: Browser, page: Path) 
     ) == [0, 0, 0]
 
 
+def test_the_elements_fit_a_phone_whole(browser: Browser, page: Path) -> None:
+    in_order(browser, page, width=PHONE)
+    beyond = browser.evaluate(
+        "[...document.querySelectorAll('.scroll:has(table.elements)')].map(e => e.scrollWidth - e.clientWidth)"
+    )
+    assert beyond
+    assert set(beyond) == {0}
+
+
 @pytest.mark.parametrize("what", ["command", "case", "script"])
 @pytest.mark.parametrize("allowed", [True, False], ids=["clipboard", "selection"])
 def test_the_buttons_copy_what_they_say(browser: Browser, page: Path, what: str, allowed: bool) -> None:

@@ -29,6 +29,12 @@ def clipped(text: str, limit: int = 300) -> str:
     return f"{shown[:limit]}\N{HORIZONTAL ELLIPSIS} ({len(text):,} characters in all)"
 
 
+def shortened(text: str, limit: int) -> str:
+    """``text`` for a heading: on one line, and its beginning where it is longer than ``limit`` as it is shown."""
+    shown = printable(text[: limit + 1])
+    return shown if len(shown) <= limit else f"{shown[: limit - 1].rstrip()}\N{HORIZONTAL ELLIPSIS}"
+
+
 def _text(value: object) -> object:
     return clipped(value, LONGEST) if isinstance(value, str) and not isinstance(value, Markup) else value
 
@@ -44,6 +50,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters["clipped"] = clipped
+    made.filters["shortened"] = shortened
     made.filters["count"] = lambda number, noun: f"{number:,} {noun}{'' if number == 1 else 's'}"
     made.filters["grouped"] = lambda number: f"{number:,}"
     made.filters["px"] = lambda number: f"{number:.1f}".removesuffix(".0")

@@ -22,6 +22,8 @@ LONGEST_SCRIPT = 24_000
 LONGEST_CASE = 16_000
 LONGEST_LAUNCH = 4_000
 LONGEST_DETAIL = 4_000
+UNVERSIONED = "source tree"
+"""What a subject gives for the version of a tree that has none."""
 _LETTERS = (
     "`p` is the position, `b` the tokens of a kernel block, `B` those of an allocated one, `k = B/b`, `W` the number "
     "of ranks, `R` this one, `I` how many consecutive tokens stay on a rank"
@@ -57,8 +59,10 @@ def page(report: FailureReport, file: str | Path) -> str:
 
 
 def _who(report: FailureReport) -> str:
-    versions = " ".join(code(each) for each in (report.version, report.commit) if each)
-    who = f"{code(report.subject)} {versions}" if versions else code(report.subject)
+    has_version = report.version not in ("", UNVERSIONED)
+    versions = [code(each) for each in (report.version if has_version else "", report.commit) if each]
+    who = " ".join([code(report.subject), *versions])
+    who += "" if has_version else " (a source tree without a version)"
     where = f" read from {code(report.source)}" if report.source else ""
     found = f"Example {report.examples}" if report.examples is not None else "A saved case"
     seed = f", seed {report.seed}" if report.seed is not None else ""

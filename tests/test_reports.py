@@ -283,6 +283,13 @@ def test_replay_command_is_one_line_that_a_shell_reads_back():
     ]
 
 
+def test_a_tree_without_a_version_is_called_that():
+    for version in ("", "source tree"):
+        shown = replace(REPORT, version=version).to_markdown("x.json")
+        assert "`vllm-ascend` `1234abcd` (a source tree without a version) read from `/tmp/the wheel`, entry" in shown
+    assert "without a version" not in REPORT.to_markdown("x.json")
+
+
 # File names
 
 

@@ -69,7 +69,7 @@ def _missing(config: pytest.Config) -> Iterator[str]:
         # A bare name is meant for every subject of the run.
         whom = [name] if "." in name else [f"{subject}.{name}" for subject in subjects]
         if not all(_has_run(config, each) for each in whom):
-            ran = any(_has_run(config, each, "cases") for each in whom)
+            ran = all(_has_run(config, each, "cases") for each in whom)
             did = "left no output that could be compared" if ran else "ran no case"
             yield f"--require {name}: {did}, so this run fails"
 

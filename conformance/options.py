@@ -82,7 +82,7 @@ def add(parser: pytest.Parser) -> None:
     group.addoption(
         "--report-dir",
         metavar="DIR",
-        help="where reports go (default reports/output; with --replay reports/output/replay)",
+        help="where reports go (default reports/output; with --replay, reports/output/replay)",
     )
 
 

@@ -15,6 +15,7 @@ from hypothesis import settings
 from conformance import options, progress, recording, saved, search
 from conformance.accepted import Accepted
 from conformance.engine import Engine
+from conformance.execution.memory import NoRoom
 from conformance.execution.session import SubjectError
 from conformance.interrupts import keep_interrupts
 from conformance.known import KnownFailure
@@ -65,7 +66,9 @@ def _start(config: pytest.Config) -> Engine:
         for entry in engine.entries():
             if entry.status == TESTABLE:
                 binding.check(entry)
-    except (SubjectError, BindingError) as error:
+        for subject in engine.options.subjects:
+            engine.session(subject).be_ready()
+    except (SubjectError, BindingError, NoRoom) as error:
         raise pytest.UsageError(str(error)) from error
     return engine
 

@@ -107,7 +107,7 @@ def test_the_torch_and_numpy_paths_leave_the_tail_and_only_upstream_writes_int64
     for (subject, name), place in PLACED.items():
         features = declaration(subject, name, place.family, "1.0", ()).features
         assert features <= FEATURES
-        assert ("tail" in features) == (place.kind != "method")
+        assert ("tail" in features) == (place.kind != "method" and not place.prepares)
         assert ("int64" in features) == (subject == "vllm")
         assert ("idx_mapping" in features) == (name == "v2")
         assert ("replay" in features) == (name == "replay")

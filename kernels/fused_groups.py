@@ -49,10 +49,11 @@ def _pad_tail(
 ):
     """Store ``PAD_ID`` into this program's tiles of [num_tokens, max_num_tokens). Where the last request ends sooner
     than at num_tokens, from its end on: elements between would keep the slots of an older step."""
-    num_tokens = tl.minimum(num_tokens, tl.load(query_start_loc_ptr + tl.program_id(1)))
+    all_tokens = tl.load(query_start_loc_ptr + tl.program_id(1))
+    first = tl.where(all_tokens < num_tokens, all_tokens, num_tokens)
     lane = tl.arange(0, TILE)
     padding = tl.full((TILE,), PAD_ID, tl.int32)
-    for tile_start in range(num_tokens + tl.program_id(2) * TILE, max_num_tokens, tl.num_programs(2) * TILE):
+    for tile_start in range(first + tl.program_id(2) * TILE, max_num_tokens, tl.num_programs(2) * TILE):
         token = tile_start + lane
         tl.store(slot_mapping_ptr + token, padding, mask=token < max_num_tokens)
 

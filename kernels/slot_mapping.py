@@ -66,8 +66,9 @@ def _compute_slot_mapping_kernel(
 
     if request == tl.num_programs(0) - 1:
         # Where there are fewer tokens than the host counted, elements between would keep the slots of an older step.
-        num_tokens = tl.minimum(num_tokens, tl.load(query_start_loc_ptr + request))
-        for tile_start in range(num_tokens, max_num_tokens, TILE_BLOCK_SIZE):
+        all_tokens = tl.load(query_start_loc_ptr + request)
+        first = tl.where(all_tokens < num_tokens, all_tokens, num_tokens)
+        for tile_start in range(first, max_num_tokens, TILE_BLOCK_SIZE):
             token = tile_start + lane
             tl.store(slot_mapping_ptr + token, padding, mask=token < max_num_tokens)
         return

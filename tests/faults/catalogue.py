@@ -112,8 +112,8 @@ CATALOGUE: tuple[Fault, ...] = (
         V1,
         (
             (
-                "range(num_tokens, max_num_tokens, TILE_BLOCK_SIZE)",
-                "range(num_tokens + 1, max_num_tokens, TILE_BLOCK_SIZE)",
+                "range(first, max_num_tokens, TILE_BLOCK_SIZE)",
+                "range(first + 1, max_num_tokens, TILE_BLOCK_SIZE)",
             ),
         ),
         ("padding start",),

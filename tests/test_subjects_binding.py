@@ -295,7 +295,7 @@ def test_a_v1_that_counts_requests_gets_a_program_for_every_tile_it_may_pad() ->
 def test_what_a_family_cannot_do_without_is_in_its_table(family: str) -> None:
     known = FAMILIES[family]
     assert set(known.needed) <= known.values.keys()
-    assert any("slot_mapping" in name for name in known.needed)
+    assert family == "prewarm" or any("slot_mapping" in name for name in known.needed)  # that one has no output
     for name in known.needed:
         entry = entry_point(family)
         without = replace(entry, parameters=tuple(each for each in entry.parameters if each != name))

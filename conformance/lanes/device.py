@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What tells one kind of device from another. ``torch_name`` is torch's word for it, ``library`` the driver's
+    """What tells one kind of device from another. ``torch_name`` is torch's word for it, ``driver_library`` the driver's
     library, ``packages`` what has to be installed, ``plugin`` the module that teaches torch about it ("" where torch
     knows), ``driver`` the file that says which driver is loaded, ``environment`` what its processes start with.
     """
 
     torch_name: str
-    library: str
+    driver_library: str
     packages: tuple[str, ...]
     driver: Path
     plugin: str = ""
@@ -86,9 +86,9 @@ class DeviceLane(Lane):
         if missing:
             return f"{', '.join(missing)} not installed"
         try:
-            ctypes.CDLL(self.device.library)
+            ctypes.CDLL(self.device.driver_library)
         except OSError:
-            return f"no driver here: {self.device.library} cannot be loaded"
+            return f"no driver here: {self.device.driver_library} cannot be loaded"
         return None if self.device.module().is_available() else f"torch finds no {self.device.torch_name} device"
 
     def environment(self) -> Mapping[str, str]:

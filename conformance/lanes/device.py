@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What tells one kind of device from another. ``torch_name`` is torch's word for it, ``driver_library`` the driver's
-    library, ``packages`` what has to be installed, ``plugin`` the module that teaches torch about it ("" where torch
-    knows), ``driver`` the file that says which driver is loaded, ``environment`` what its processes start with.
+    """What tells one kind of device from another. ``torch_name`` is torch's word for it, ``driver_library`` what the
+    driver is loaded from, ``packages`` what has to be installed, ``plugin`` the module that teaches torch about it (""
+    where torch knows), ``driver`` the file that says which driver is loaded, ``environment`` what its processes start
+    with.
     """
 
     torch_name: str

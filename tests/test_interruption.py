@@ -15,6 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from conformance.execution.array import Array
+from conformance.execution.guard_pages import GuardPages
+from reference.verdict import UNWRITTEN
 from tests.commands import ROOT, pytest_
 from tests.hostile import tree
 
@@ -144,6 +147,17 @@ def run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
 
 # Kernels that are compiled before they are launched, so that a process that is busy is launching.
 ENDLESS = ("conformance", "-k", "test_plain_slots", "--max-examples", "100000", "--compile-budget", "2")
+
+
+def test_memory_can_be_closed_while_the_traceback_of_an_interrupted_comparison_looks_at_it() -> None:
+    memory = GuardPages()
+    placed = memory.place([Array("slot_mapping", "int32", (4,), writable=True)], "after")
+    memory.fill(placed)
+    seen = memory.output(placed["slot_mapping"])
+    memory.close()
+    assert seen.tolist() == [UNWRITTEN] * 4
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(memory.fd)
 
 
 def test_an_interrupted_run_ends_at_once_and_says_what_it_did(run: Callable[..., Run]) -> None:

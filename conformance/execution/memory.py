@@ -13,6 +13,7 @@ import mmap
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,8 +68,10 @@ class Memory(ABC):
         self.base = 0  # where the launching process sees it, as far as one figure can tell
 
     def close(self) -> None:
+        """Unmap it, or leave that to the last view: the traceback of a comparison that was interrupted still has one."""
         del self._bytes
-        self._map.close()
+        with suppress(BufferError):
+            self._map.close()
         os.close(self.fd)
 
     @abstractmethod

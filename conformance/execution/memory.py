@@ -68,7 +68,7 @@ class Memory(ABC):
         self.base = 0  # where the launching process sees it, as far as one figure can tell
 
     def close(self) -> None:
-        """Unmap it, or leave that to the last view: the traceback of a comparison that was interrupted still has one."""
+        """Unmap it, or leave that to the last view: the traceback of an interrupted comparison has one."""
         del self._bytes
         with suppress(BufferError):
             self._map.close()

@@ -70,6 +70,7 @@ lint: $(OWN_ENVIRONMENT)/.dev-complete
 	$(OWN_ENVIRONMENT)/bin/python -m ruff check .
 	$(OWN_ENVIRONMENT)/bin/python -m ruff format --check .
 	$(OWN_ENVIRONMENT)/bin/python -m mypy
+	$(OWN_ENVIRONMENT)/bin/actionlint -config-file ci/actionlint.yaml ci/*.yml
 
 bench: .venv/.complete .venv-interpreter/.complete
 	.venv/bin/python -m conformance.bench $(ARGS)
@@ -106,7 +107,7 @@ help:
 	@echo 'make test                     the tests of the suite itself and a quick conformance run'
 	@echo 'make test-interpreter         a quick conformance run on the interpreter lane'
 	@echo 'make deep                     both lanes on 20,000 cases, then PROFILE=deep (SUBJECT, SOURCE and ARGS as above)'
-	@echo 'make lint                     ruff and mypy'
+	@echo 'make lint                     ruff, mypy and actionlint'
 	@echo 'make bench                    cases a second, launch times; writes reports/output/bench.json'
 	@echo 'make bench-kernels LANE=cuda  times of the kernels on a GPU; writes reports/output/bench-kernels.json'
 	@echo 'make audit                    compile every kernel for Ascend chips, no NPU needed; writes reports/output/audit.json'

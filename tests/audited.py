@@ -7,11 +7,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from conformance.audit import compiler
 from conformance.audit.launches import Build
 from conformance.audit.rows import Row
 from conformance.audit.workers import audit
-from conformance.lanes.lowered.launcher import Bound
+from conformance.lanes.ascend import compiler
+from conformance.lanes.ascend.binding import Bound
 from conformance.subjects.entry import EntryPoint
 from strategies.declaration import Declaration
 from strategies.specializations import Specialization

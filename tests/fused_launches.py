@@ -242,12 +242,12 @@ class _Orders:
         self._launcher._loaded.clear()
 
     def lower(self) -> int:
-        from conformance.lanes.lowered import frontend, launcher
+        from conformance.lanes.ascend import binding, frontend
 
         lowered = []
 
         def launch(kernel: Any, grid: tuple[int, ...], arguments: Mapping[str, Any]) -> None:
-            bound = launcher.bind(kernel, arguments)
+            bound = binding.bind(kernel, arguments)
             lowered.append(frontend.linalg(kernel, bound.types, bound.constants, bound.multiples))
 
         self._launcher.launch = launch

@@ -14,11 +14,12 @@ from conformance import lanes
 if lanes.by_name("lowered").unavailable() is not None:
     pytest.skip("the audit needs triton-ascend and ascendnpu-ir", allow_module_level=True)
 
-from conformance.audit import compiler, rules
-from conformance.audit.ir import parse
+from conformance.audit import rules
 from conformance.audit.measure import NotMeasured, measure, ub
 from conformance.audit.rows import FRONT_END, NO_COMPILER, OTHER_VERSION, WORKER_DIED
 from conformance.audit.workers import audit
+from conformance.lanes.ascend import compiler
+from conformance.lanes.ascend.ir import parse
 from tests.audited import CHIP_950, CHIPS, build, fake, rows
 
 PROGRAM = """module attributes {{dlti.target_system_spec = #x<"UB_SIZE", 1572864 : i32>}} {{
@@ -288,7 +289,7 @@ def test_a_program_that_is_no_compiler_is_unavailable(tmp_path: Path, answer: st
 
 
 def test_a_front_end_that_dies_takes_its_own_rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    from conformance.lanes.lowered import frontend
+    from conformance.lanes.ascend import frontend
 
     real = frontend.linalg
 

@@ -15,11 +15,12 @@ from conformance import lanes, subjects
 if lanes.by_name("lowered").unavailable() is not None:
     pytest.skip("the audit needs triton-ascend and ascendnpu-ir", allow_module_level=True)
 
-from conformance.audit import budgets, compiler
+from conformance.audit import budgets
 from conformance.audit.__main__ import LAUNCHING_HOSTS
 from conformance.audit.launches import builds, production
 from conformance.audit.rows import Row
 from conformance.audit.workers import audit
+from conformance.lanes.ascend import compiler
 from tests.audited import CHIP_950, CHIPS, rows
 
 BUDGETS = budgets.read()

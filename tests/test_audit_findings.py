@@ -14,10 +14,11 @@ from conformance import lanes
 if lanes.by_name("lowered").unavailable() is not None:
     pytest.skip("the audit needs triton-ascend and ascendnpu-ir", allow_module_level=True)
 
-from conformance.audit import accepted, compiler
+from conformance.audit import accepted
 from conformance.audit.__main__ import main
 from conformance.audit.report import Audit
 from conformance.audit.rules import RULES, findings
+from conformance.lanes.ascend import compiler
 from tests.audited import CHIPS, build, fake, rows
 from tests.commands import ROOT
 

@@ -33,8 +33,10 @@ from tests.faults.catalogue import V1, Fault, write_variant
 if (_UNAVAILABLE := LoweredLane().unavailable()) is not None:
     pytest.skip(_UNAVAILABLE, allow_module_level=True)
 
-from conformance.lanes.lowered import frontend, mlir, native
-from conformance.lanes.lowered.launcher import Launcher, bind
+from conformance.lanes.ascend import frontend, host
+from conformance.lanes.ascend.binding import bind
+from conformance.lanes.lowered import mlir, native
+from conformance.lanes.lowered.launcher import Launcher
 
 SIXTEEN = np.arange(16)
 
@@ -343,7 +345,7 @@ def test_a_key_holds_the_lane_the_machine_and_the_versions(
         edited.write_text(Path(str(native.__file__)).read_text() + "# another wrapper\n")
         monkeypatch.setattr(native, "__file__", str(edited))
     elif changed == "host":
-        monkeypatch.setattr(native, "host", lambda: "another machine")
+        monkeypatch.setattr(host, "described", lambda: "another machine")
     else:
         monkeypatch.setattr(importlib.metadata, "version", lambda name: "99" if name == changed else version(name))
     Launcher(tmp_path).precompile(kernels.scaled, arguments)

@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from conformance import subjects
-from conformance.audit import accepted, compiler, table
+from conformance.audit import accepted, table
 from conformance.audit.report import Audit
 from conformance.audit.rows import NO_COMPILER, NOT_LAUNCHED, Row
+from conformance.lanes.ascend import compiler
 from conformance.lanes.lowered import LoweredLane
 from conformance.subjects.binding import BindingError, check
 from conformance.subjects.entry import TESTABLE, EntryPoint, LoadedEntry

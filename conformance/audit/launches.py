@@ -13,8 +13,8 @@ from triton.runtime.jit import JITFunction
 
 from conformance.engine import AXES, settings_of
 from conformance.execution.array import Array
-from conformance.lanes.lowered.launcher import Bound
-from conformance.lanes.lowered.launcher import bind as bind_types
+from conformance.lanes.ascend.binding import Bound
+from conformance.lanes.ascend.binding import bind as bind_types
 from conformance.subjects.binding import bind
 from conformance.subjects.entry import EntryPoint, LoadedEntry
 from conformance.subjects.launching import Settings

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from conformance.audit.ir import Line, Module, Operation, Unreadable, parse
+from conformance.lanes.ascend.ir import Line, Module, Operation, Unreadable, parse
 
 _T = r"(?:u?int\d+_t|half|bfloat16_t|float|bool)"
 # Library functions of the vector unit, and which argument is the result: by position among the arguments.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from conformance.audit import compiler
 from conformance.audit.bounds import Bounds
-from conformance.audit.ir import Line
 from conformance.audit.measure import Measures
+from conformance.lanes.ascend import compiler
+from conformance.lanes.ascend.ir import Line
 from conformance.subjects.entry import EntryPoint
 
 # Besides those of a compilation.
@@ -25,7 +25,7 @@ OTHER_VERSION = "another version of the compiler"
 class Row:
     """One compilation, or why there is none.
 
-    ``status``: COMPILED, another of :mod:`conformance.audit.compiler`, or one of this module's; ``message`` and
+    ``status``: COMPILED, another of :mod:`conformance.lanes.ascend.compiler`, or one of this module's; ``message`` and
     ``line`` say more where it is not COMPILED. ``measures`` is None where the figures are not known; ``not_measured``
     says why. ``ub``: bytes used and available, also for programs of which nothing else is known. Seconds: of
     triton-ascend's front end, which all chips share, and of the back end.

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from conformance.audit.compiler import REFUSED
-from conformance.audit.ir import Line
 from conformance.audit.measure import Measures
 from conformance.audit.rows import FRONT_END, OTHER_VERSION, Row
+from conformance.lanes.ascend.compiler import REFUSED
+from conformance.lanes.ascend.ir import Line
 from reference.contract import FLOAT32_EXACT
 from reference.fields import INT32_MAX
 

@@ -13,12 +13,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 
-from conformance.audit import compiler as back_end
 from conformance.audit.bounds import bounds
-from conformance.audit.compiler import COMPILED, Compiler, Unavailable
 from conformance.audit.launches import Build
 from conformance.audit.measure import NotMeasured, measure, ub
 from conformance.audit.rows import FRONT_END, NO_COMPILER, OTHER_VERSION, WORKER_DIED, Row
+from conformance.lanes.ascend import compiler as back_end
+from conformance.lanes.ascend.compiler import COMPILED, Compiler, Unavailable
 from conformance.lanes.errors import CompileError
 
 _FRONT_END_TIMEOUT = 120.0
@@ -101,7 +101,7 @@ def _work(theirs: Connection, ours: Connection, build: Build, targets: Sequence[
 
 def compiled(build: Build, targets: Sequence[str], compiler: Compiler) -> list[Row]:
     """The rows of one build, compiled in this process."""
-    from conformance.lanes.lowered import frontend
+    from conformance.lanes.ascend import frontend
 
     started = time.perf_counter()
     try:

@@ -4,16 +4,10 @@ upstream MLIR.
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import re
-import subprocess
-import tempfile
-from functools import cache
-from pathlib import Path
 
-from conformance.lanes.errors import CompileError, Unsupported
-from conformance.lanes.lowered import frontend
+from conformance.lanes.ascend import upstream as passes
+from conformance.lanes.errors import Unsupported
 
 # Elementwise operations are fused before they become loops: it halves the temporaries a tile needs.
 PASSES = (
@@ -44,18 +38,6 @@ _GATHER = re.compile(
     r"  func\.func private @(triton_gather\w*)\((tensor<[^>]*>), (tensor<[^>]*>), i32\) -> (tensor<[^>]*>)"
 )
 _POINTER_CAST = re.compile(r"(%\w+) = hivm\.hir\.pointer_cast\((%\w+)\) \[(%\w+)\] : memref<\?x(\w+)>")
-_MEMREF = "!llvm.struct<(ptr, ptr, i64, array<1 x i64>, array<1 x i64>)>"
-
-
-@cache
-def _optimizer() -> Path:
-    spec = importlib.util.find_spec("ascendnpuir")
-    if spec is None or spec.origin is None:
-        raise Unsupported("the package ascendnpu-ir is not installed")
-    path = Path(spec.origin).parent / "bin" / "bishengir-opt"
-    if not os.access(path, os.X_OK):  # the wheel does not always mark its programs as executable
-        path.chmod(path.stat().st_mode | 0o111)
-    return path
 
 
 def _gather_body(match: re.Match[str]) -> str:
@@ -86,17 +68,10 @@ class _PointerCasts:
         out, address, size, element = match.groups()
         self.count += 1
         p = f"%address{self.count}"
+        made = passes.descriptor(out, p, f"{p}p", f"{p}p", f"{p}n", f"memref<?x{element}>")
         return f"""{p}p = llvm.inttoptr {address} : i64 to !llvm.ptr
-    {p}n = arith.index_cast {size} : index to i64
-    {p}zero = llvm.mlir.constant(0 : i64) : i64
-    {p}one = llvm.mlir.constant(1 : i64) : i64
-    {p}d0 = llvm.mlir.undef : {_MEMREF}
-    {p}d1 = llvm.insertvalue {p}p, {p}d0[0] : {_MEMREF}
-    {p}d2 = llvm.insertvalue {p}p, {p}d1[1] : {_MEMREF}
-    {p}d3 = llvm.insertvalue {p}zero, {p}d2[2] : {_MEMREF}
-    {p}d4 = llvm.insertvalue {p}n, {p}d3[3, 0] : {_MEMREF}
-    {p}d5 = llvm.insertvalue {p}one, {p}d4[4, 0] : {_MEMREF}
-    {out} = builtin.unrealized_conversion_cast {p}d5 : {_MEMREF} to memref<?x{element}>"""
+{p}n = arith.index_cast {size} : index to i64
+{made}"""
 
 
 def upstream(linalg: str) -> str:
@@ -109,15 +84,5 @@ def upstream(linalg: str) -> str:
 
 
 def llvm_ir(module: str) -> str:
-    """LLVM IR text for the text of an ``upstream`` module. Raises CompileError with the message of the first pass
-    that refuses.
-    """
-    with tempfile.TemporaryDirectory(prefix="lowered-") as folder:
-        before, after = Path(folder, "before.mlir"), Path(folder, "after.mlir")
-        before.write_text(module)
-        done = subprocess.run(
-            [_optimizer(), "--mlir-disable-threading", before, *PASSES, "-o", after], capture_output=True, text=True
-        )
-        if done.returncode:
-            raise CompileError("upstream MLIR: " + done.stderr.strip().replace(folder + os.sep, "")[:2000])
-        return frontend.translate(str(after))
+    """LLVM IR text for the text of an ``upstream`` module. Raises CompileError."""
+    return passes.llvm_ir(module, PASSES)

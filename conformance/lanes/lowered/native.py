@@ -5,12 +5,8 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Sequence
-from functools import cache
-from typing import Any
 
-import llvmlite.binding as llvm
-
-from conformance.lanes.errors import CompileError
+from conformance.lanes.ascend import host
 
 # memrefCopy is the one runtime function that MLIR asks for: (element bytes, source, target), both "unranked"
 # descriptors {rank, pointer to {allocated, aligned, offset, sizes[rank], strides[rank]}}. Any rank and any strides.
@@ -150,26 +146,6 @@ def _wrapper(name: str, kinds: Sequence[str]) -> str:
     return _LAUNCH.format(loads="\n".join(loads), name=name, arguments=", ".join(arguments))
 
 
-@cache
-def _initialize() -> None:
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-
-
-def _machine() -> Any:
-    _initialize()
-    features = llvm.get_host_cpu_features().flatten()
-    return llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=features, opt=2, reloc="pic", codemodel="jitdefault"
-    )
-
-
-def host() -> str:
-    """What native code depends on besides its source."""
-    _initialize()
-    return f"{llvm.get_process_triple()} {llvm.get_host_cpu_name()} {llvm.llvm_version_info}"
-
-
 def object_code(llvm_ir: str, name: str, kinds: Sequence[str]) -> bytes:
     """Relocatable code with the function ``launch``. ``kinds``: "pointer" or an LLVM integer type for each run-time
     argument.
@@ -177,27 +153,13 @@ def object_code(llvm_ir: str, name: str, kinds: Sequence[str]) -> bytes:
     text = re.sub(r"^declare void @memrefCopy\(.*$", "", llvm_ir, flags=re.MULTILINE)
     if "@llvm.memcpy.p0.p0.i64" not in text:
         text += "\ndeclare void @llvm.memcpy.p0.p0.i64(ptr noalias, ptr noalias, i64, i1)\n"
-    try:
-        module = llvm.parse_assembly(text + _COPY + _wrapper(name, kinds))
-        module.verify()
-    except RuntimeError as error:
-        raise CompileError(f"LLVM: {error}") from error
-    for function in module.functions:
-        if not function.is_declaration and function.name not in ("launch", "copy_dimension"):
-            function.linkage = "internal"
-    machine = _machine()
-    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=2))
-    builder.getModulePassManager().run(module, builder)
-    return bytes(machine.emit_object(module))
+    return host.object_code(text + _COPY + _wrapper(name, kinds), ("launch",))
 
 
-class Loaded:
-    """Native code in this process. ``call(words, x, y, z, backwards)`` runs a whole grid."""
+class Kernel:
+    """A compiled kernel in this process."""
 
     def __init__(self, code: bytes) -> None:
-        module = llvm.parse_assembly("")
-        self._engine = llvm.create_mcjit_compiler(module, _machine())
-        self._engine.add_object_file(llvm.object_file.ObjectFileRef.from_data(code))
-        self._engine.finalize_object()
-        address = self._engine.get_function_address("launch")
-        self.call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *[ctypes.c_int32] * 3, ctypes.c_bool)(address)
+        self._code = host.Code(code)
+        prototype = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *[ctypes.c_int32] * 3, ctypes.c_bool)
+        self.run = prototype(self._code.address("launch"))

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from conformance.audit.ir import Line
+from conformance.lanes.ascend.ir import Line
 from reference.fields import printable
 
 KNOWN_VERSIONS = ("1.2.0",)

@@ -75,6 +75,14 @@ def test_lock_files_agree_with_each_other() -> None:
         }
 
 
+def test_a_device_is_given_what_the_suite_needs_and_keeps_what_its_driver_needs() -> None:
+    given, lowered = pins("device.txt"), lane_pins("lowered")
+    assert given.items() <= lowered.items()
+    needed = {canonicalize_name(requirement.name) for extra in ("cuda", "npu") for requirement in declared(extra)}
+    assert needed - given.keys() == {"numpy", "torch", "torch-npu", "triton", "triton-ascend"}
+    assert not {"numpy", "torch", "triton", "triton-ascend"} & given.keys()
+
+
 @pytest.mark.parametrize("lane", LOCKED_LANES)
 def test_the_triton_of_a_lane_is_in_a_lock_file_of_its_own(lane: str) -> None:
     assert not {"triton", "triton-ascend"} & pins(f"{lane}.txt").keys()

@@ -1,0 +1,109 @@
+"""The workflows under ``ci/``: what a linter says of them, what a gate must not leave out, and the shell of the one
+that needs no NPU, run in a fresh copy of the project beside a repository with kernels.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conformance import lanes
+from tests import published_trees as trees
+from tests import workflow
+from tests.commands import ROOT
+
+FOLDER = ROOT / "ci"
+NPU, WITHOUT = FOLDER / "ascend-gate.yml", FOLDER / "without-npu.yml"
+FEW = {"MAX_EXAMPLES": "3", "COMPILE_BUDGET": "2", "AUDIT_SPECIALIZATIONS": "1"}
+ACCEPTED = "ASC*  vllm-ascend.v1  *  *  for a test\n"
+SUMMARY = "## Slot-mapping conformance"
+
+
+def test_the_linter_of_workflows_has_nothing_to_say() -> None:
+    command = Path(sys.executable).with_name("actionlint")
+    if not command.exists() and workflow.REQUIRED not in os.environ:
+        pytest.skip("actionlint is not installed: `make lint` installs it")
+    files = sorted(FOLDER.glob("*.yml"))
+    assert {NPU, WITHOUT} <= set(files)
+    done = subprocess.run([command, "-config-file", FOLDER / "actionlint.yaml", *files], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("file", [NPU, WITHOUT], ids=["npu", "without"])
+def test_a_gate_has_what_a_gate_needs(file: Path) -> None:
+    read = workflow.read(file)
+    (job,) = workflow.jobs(read)
+    steps = {step["name"]: step for step in job["steps"]}
+    assert read["permissions"] == {"contents": "read"}
+    assert {"group", "cancel-in-progress"} == read["concurrency"].keys()
+    assert "timeout-minutes" in job
+    for step in steps.values():
+        if "uses" in step:
+            assert re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", step["uses"]), step["uses"]
+        # What somebody else wrote (a branch's name, a title) comes as a variable, never as part of a script.
+        assert "${{" not in step.get("run", "")
+    assert re.fullmatch(r"[0-9a-f]{40}", read["env"]["SUITE_COMMIT"])
+    assert steps["Suite"]["with"]["ref"] == "${{ env.SUITE_COMMIT }}"
+    assert read["env"]["REQUIRE"]
+    assert "--require" in steps["Slots"]["run"]
+    assert "--known-failures" in steps["Slots"]["run"]
+    for name in ("Keep what was compiled and found", "Reports"):  # also of a run that is red
+        assert steps[name]["if"] == "${{ always() }}"
+    assert steps["Reports"]["with"]["path"] in steps["Slots"]["run"]
+
+
+def checkout(workspace: Path, kernel: str) -> None:
+    """What the checkout steps leave: a repository with one kernel, and the suite in a folder of it, whose environment
+    and compiled kernels an earlier run has left.
+    """
+    trees.write(workspace, {trees.V1: kernel, ".github/slot-mapping/accepted.txt": ACCEPTED})
+    suite = workspace / "suite"
+    left_out = shutil.ignore_patterns(".*", "__pycache__", "output", "build")
+    shutil.copytree(ROOT, suite, ignore=left_out)
+    environment = suite / ".venv"
+    (environment / "bin").mkdir(parents=True)
+    (environment / "bin" / "python").symlink_to(Path(sys.executable).resolve())
+    shutil.copy(Path(sys.prefix) / "pyvenv.cfg", environment)
+    (environment / "lib").symlink_to(Path(sys.prefix) / "lib")
+    (suite / ".cache").symlink_to(ROOT / ".cache")
+    (environment / ".complete").touch()  # last: newer than what make would create it from
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    if lanes.by_name("lowered").unavailable() is not None:
+        pytest.skip("the workflow runs the lowered lane")
+    return tmp_path / "repository"
+
+
+def test_the_shell_of_the_workflow_without_npu_passes_a_right_kernel(workspace: Path, tmp_path: Path) -> None:
+    checkout(workspace, trees.source("v1_circular"))
+    statuses, printed, summary = workflow.run(workflow.read(WITHOUT), workspace, tmp_path, {}, {**FEW, "REQUIRE": "v1"})
+    assert statuses == {"Environment": 0, "What there is to test": 0, "Slots": 0, "Compile audit": 0}, printed
+    assert SUMMARY in summary
+    assert "0 failures" in summary
+    assert "ASC003 float32-integer-division" in summary
+    written = {file.name for file in (workspace / "slot-mapping-reports").iterdir()}
+    assert {"summary.json", "index.html", "junit.xml", "audit.json", "audit.sarif"} <= written
+
+
+def test_the_shell_of_the_workflow_without_npu_fails_a_wrong_kernel_and_one_that_is_not_there(
+    workspace: Path, tmp_path: Path
+) -> None:
+    wrong = trees.replaced(trees.source("v1_circular"), "wanted = position >= 0", "wanted = position > 0")
+    checkout(workspace, wrong)
+    statuses, printed, summary = workflow.run(
+        workflow.read(WITHOUT), workspace, tmp_path, {}, {**FEW, "REQUIRE": "v1,v2"}
+    )
+    assert statuses["Slots"] == 1, printed
+    assert "--require v2: ran no case, so this run fails" in printed
+    assert "::error file=vllm_ascend/ops/triton/compute_slot_mapping.py,line=" in printed
+    assert "Compile audit" in statuses, "a red run is audited all the same"
+    assert "| `vllm-ascend.v1` |" in summary
+    assert list((workspace / "slot-mapping-reports").glob("failure-vllm-ascend-v1-*.md"))

@@ -11,6 +11,7 @@ from typing import Any
 
 from conformance.execution.session import Session
 from conformance.lanes import Lane
+from conformance.shards import Shard
 from conformance.subjects.binding import bind, clauses
 from conformance.subjects.entry import EntryPoint
 from conformance.subjects.launching import Settings, has_flags
@@ -60,6 +61,7 @@ class Options:
     case_timeout: float
     cache: Path
     compile_workers: int
+    shard: Shard = field(default_factory=Shard)
 
 
 @dataclass(slots=True)
@@ -111,7 +113,7 @@ class Engine:
             budget = self.options.compile_budget
             if entry.family in _HOSTS:
                 budget = min(budget, _HOST_BUDGET)
-            self._pools[entry.id] = pool(entry.declaration, axes, budget)
+            self._pools[entry.id] = self.options.shard.share(pool(entry.declaration, axes, budget))
         return self._pools[entry.id]
 
     def compile(self, entry: EntryPoint, progress: Callable[[int, int], None]) -> list[str]:

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, core, settings
 from hypothesis.errors import InvalidArgument
 
-from conformance import lanes, subjects
+from conformance import lanes, shards, subjects
 from conformance.engine import Options
+from conformance.shards import Shard
 from conformance.subjects.entry import EntryPoint
 
 _ROOT = Path(__file__).parents[1]
@@ -80,6 +81,11 @@ def add(parser: pytest.Parser) -> None:
         "--write-known-failures", metavar="FILE", help="write the failures of this run, known ones and new ones, there"
     )
     group.addoption(
+        "--shard",
+        metavar="I/N",
+        help="the part of the run that is machine I's of N: other specializations, another seed (docs/workers.md)",
+    )
+    group.addoption(
         "--report-dir",
         metavar="DIR",
         help="where reports go (default reports/output; with --replay, reports/output/replay)",
@@ -103,6 +109,7 @@ def check(config: pytest.Config) -> None:
         raise pytest.UsageError("--strict-known: no failures are known; name their file with --known-failures FILE")
     if option.write_known_failures is not None and os.path.isdir(option.write_known_failures):
         raise pytest.UsageError(f"--write-known-failures: {option.write_known_failures} is a folder")
+    shard(config)
     try:
         settings.get_profile(option.hypothesis_profile or DEFAULT_PROFILE)
     except InvalidArgument:
@@ -122,11 +129,24 @@ def check(config: pytest.Config) -> None:
 
 
 def seed(config: pytest.Config) -> int:
-    """The seed of this run: the one asked for, else a fresh one, so that every report can name it."""
+    """The seed of this run: the one asked for, else a fresh one, so that every report can name it. What is drawn hangs
+    on the shard too.
+    """
     given: int | None = core.global_force_seed
     number = random.SystemRandom().randrange(2**32) if given is None else int(given)
-    setattr(core, "global_force_seed", number)  # noqa: B010  (declared as None; Hypothesis's own plugin sets it too)
+    drawing = shard(config).seed(number)
+    setattr(core, "global_force_seed", drawing)  # noqa: B010  (declared as None; Hypothesis's own plugin sets it too)
     return number
+
+
+def shard(config: pytest.Config) -> Shard:
+    """What ``--shard`` says; the whole run without it. Raises UsageError."""
+    if config.option.shard is None:
+        return Shard()
+    try:
+        return shards.parse(config.option.shard)
+    except ValueError as error:
+        raise pytest.UsageError(f"--shard: {error}") from None
 
 
 def sources(config: pytest.Config) -> dict[str, str]:
@@ -191,4 +211,5 @@ def of_run(config: pytest.Config, lane: lanes.Lane) -> Options:
         case_timeout=option.case_timeout or lane.case_timeout,
         cache=_ROOT / ".cache",
         compile_workers=len(os.sched_getaffinity(0)),
+        shard=shard(config),
     )

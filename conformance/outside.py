@@ -67,6 +67,8 @@ def outside(engine: Engine, folder: Path, seed: int, nodeid: str, failed: Bounda
     words = ["pytest", nodeid, "--lane", engine.lane.name, "--subject", entry.subject]
     source = engine.options.sources.get(entry.subject, "")
     words += ["--source", f"{entry.subject}={source}"] if source else []
+    shard = engine.options.shard
+    words += [] if shard.is_whole else ["--shard", str(shard)]
     again = printable(shlex.join([*words, "--hypothesis-seed", str(seed)]))
     document = {
         "schema": SCHEMA,

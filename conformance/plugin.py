@@ -20,7 +20,7 @@ from conformance.execution.session import SubjectError
 from conformance.interrupts import keep_interrupts
 from conformance.known import KnownFailure
 from conformance.known import read as read_known
-from conformance.stash import ACCEPTED, ENGINE, RECORDER, target_of
+from conformance.stash import ACCEPTED, ENGINE, RECORDER, draws, target_of
 from conformance.subjects import binding
 from conformance.subjects.binding import BindingError
 from conformance.subjects.entry import TESTABLE, EntryPoint
@@ -110,10 +110,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """A file that ``--replay`` names is run, or the run is refused: never some other test instead of it."""
+    """A file that ``--replay`` names is run, or the run is refused: never some other test instead of it. Of the tests
+    that draw nothing, each shard has some.
+    """
     if config.option.replay and not any(item.path == _SAVED for item in items):
         raise pytest.UsageError("--replay: no saved case was collected; name the folder conformance and no single test")
     items.sort(key=lambda item: item.path != _KNOWN)  # what is known comes first
+    shard = options.shard(config)
+    once = [item for item in items if item.path not in (_KNOWN, _SAVED) and target_of(item) and not draws(item)]
+    elsewhere = [item for number, item in enumerate(once) if not shard.has(number)]
+    if elsewhere:
+        config.hook.pytest_deselected(items=elsewhere)
+        items[:] = [item for item in items if item not in elsewhere]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -177,9 +185,8 @@ def pytest_runtestloop(session: pytest.Session) -> None:
                 errors = engine.compile(entry, tell)
         except SubjectError as error:
             raise pytest.UsageError(str(error)) from error
-        lines = [
-            f"{entry.id}: {pool.describe()}; ready on lane {engine.lane.name} after {time.monotonic() - started:.1f} s"
-        ]
+        took = f"ready on lane {engine.lane.name} after {time.monotonic() - started:.1f} s"
+        lines = [f"{entry.id}: {pool.describe()}{engine.options.shard.label}; {took}"]
         lines += [
             f"{entry.id}: does not compile: {printable(without_listing(error).splitlines()[0])}"
             for error in dict.fromkeys(errors)

@@ -146,6 +146,7 @@ class Recorder:
             entry_points=tallies,
             reports=tuple(str(file) for file, each in self.recorded.items() if not each.problem),
             seed=self.seed,
+            shard="" if engine.options.shard.is_whole else str(engine.options.shard),
             environment=self._environment,
             known_failures=known,
             outside_the_contract=tuple(str(file) for file, each in self.outside.items() if not each.problem),

@@ -20,3 +20,8 @@ def target_of(item: pytest.Item) -> UnderTest | None:
     """The entry point that a test of the suite is about."""
     target = item.callspec.params.get("entry_point") if hasattr(item, "callspec") else None
     return target if isinstance(target, UnderTest) else None
+
+
+def draws(item: pytest.Item) -> bool:
+    """Whether a test draws its cases."""
+    return hasattr(getattr(item, "obj", None), "hypothesis")

@@ -46,7 +46,8 @@ class Known:
 @dataclass(frozen=True, slots=True)
 class Summary:
     """One run. ``entry_points`` has a tally for each ``subject.entry_point``; ``reports`` names the failure files,
-    ``outside_the_contract`` the files of those outside it, ``known_failures`` are no failures of the run.
+    ``outside_the_contract`` the files of those outside it, ``known_failures`` are no failures of the run. ``shard`` is
+    "I/N", "" for a whole run: with the seed it decides what is drawn.
     """
 
     subjects: tuple[str, ...]
@@ -58,6 +59,7 @@ class Summary:
     environment: Mapping[str, str] = field(default_factory=dict)
     known_failures: tuple[Known, ...] = ()
     outside_the_contract: tuple[str, ...] = ()
+    shard: str = ""
 
     @property
     def cases(self) -> int:
@@ -95,6 +97,7 @@ class Summary:
             "outside_the_contract": list(self.outside_the_contract),
             "known_failures": [each.to_json() for each in self.known_failures],
             "seed": self.seed,
+            "shard": self.shard,
             "environment": dict(self.environment),
         }
 

@@ -20,6 +20,7 @@ from conformance import outputs
 from conformance.engine import Tally
 from conformance.outside import BoundaryFailure
 from conformance.recording import Recorder
+from conformance.shards import Shard
 from conformance.stash import ENGINE, RECORDER
 from conformance.subjects.entry import EntryPoint
 from conformance.subjects.launching import Settings
@@ -45,7 +46,7 @@ class Failing:
     def pytest_configure(self, config: pytest.Config) -> None:
         config.stash[ENGINE] = SimpleNamespace(
             lane=SimpleNamespace(name="lowered"),
-            options=SimpleNamespace(subjects=("kernels",), sources={"kernels": SOURCE}),
+            options=SimpleNamespace(subjects=("kernels",), sources={"kernels": SOURCE}, shard=Shard()),
             tallies={"kernels.dcp": Tally()},
             coverage=Coverage(),
             session=lambda subject: SimpleNamespace(hardware={}),

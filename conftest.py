@@ -1,1 +1,7 @@
-pytest_plugins = ["conformance.progress", "conformance.plugin", "conformance.gate", "conformance.outputs"]
+pytest_plugins = [
+    "conformance.progress",
+    "conformance.plugin",
+    "conformance.gate",
+    "conformance.outputs",
+    "conformance.corpus_run",
+]

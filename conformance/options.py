@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from collections.abc import Iterable
@@ -12,6 +13,7 @@ from hypothesis import HealthCheck, Phase, core, settings
 from hypothesis.errors import InvalidArgument
 
 from conformance import lanes, shards, subjects
+from conformance.corpus import Corpus
 from conformance.engine import Options
 from conformance.shards import Shard
 from conformance.subjects.entry import EntryPoint
@@ -81,6 +83,9 @@ def add(parser: pytest.Parser) -> None:
         "--write-known-failures", metavar="FILE", help="write the failures of this run, known ones and new ones, there"
     )
     group.addoption(
+        "--corpus", metavar="FOLDER", help="failing cases found anywhere: replayed first, and added to by this run"
+    )
+    group.addoption(
         "--shard",
         metavar="I/N",
         help="the part of the run that is machine I's of N: other specializations, another seed (docs/workers.md)",
@@ -109,6 +114,8 @@ def check(config: pytest.Config) -> None:
         raise pytest.UsageError("--strict-known: no failures are known; name their file with --known-failures FILE")
     if option.write_known_failures is not None and os.path.isdir(option.write_known_failures):
         raise pytest.UsageError(f"--write-known-failures: {option.write_known_failures} is a folder")
+    if option.corpus is not None and os.path.exists(option.corpus) and not os.path.isdir(option.corpus):
+        raise pytest.UsageError(f"--corpus: {option.corpus} is no folder")
     shard(config)
     try:
         settings.get_profile(option.hypothesis_profile or DEFAULT_PROFILE)
@@ -178,6 +185,15 @@ def reports(config: pytest.Config) -> Path:
     if given is None:
         return Path("reports/output/replay" if config.option.replay else "reports/output")
     return Path(given)
+
+
+def corpus(config: pytest.Config) -> Corpus | None:
+    """The folder of ``--corpus``. The controller of pytest-xdist reads its files: every worker must see the same."""
+    folder = config.option.corpus
+    if folder is None:
+        return None
+    texts = getattr(config, "workerinput", {}).get("corpus")
+    return Corpus(Path(folder), None if texts is None else json.loads(texts))
 
 
 def check_required(config: pytest.Config, entries: Iterable[EntryPoint]) -> None:

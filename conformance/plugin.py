@@ -12,7 +12,7 @@ import pytest
 from _pytest.mark import ParameterSet
 from hypothesis import settings
 
-from conformance import options, progress, recording, saved, search
+from conformance import corpus, options, progress, recording, saved, search
 from conformance.accepted import Accepted
 from conformance.engine import Engine
 from conformance.execution.memory import NoRoom
@@ -20,7 +20,7 @@ from conformance.execution.session import SubjectError
 from conformance.interrupts import keep_interrupts
 from conformance.known import KnownFailure
 from conformance.known import read as read_known
-from conformance.stash import ACCEPTED, ENGINE, RECORDER, draws, target_of
+from conformance.stash import ACCEPTED, CORPUS, ENGINE, RECORDER, draws, target_of
 from conformance.subjects import binding
 from conformance.subjects.binding import BindingError
 from conformance.subjects.entry import TESTABLE, EntryPoint
@@ -31,8 +31,9 @@ from reference.fields import printable
 from reference.verdict import without_listing
 
 _FOLDER = Path(__file__).parent
-_SAVED, _KNOWN = _FOLDER / "test_saved.py", _FOLDER / "test_known.py"
+_SAVED, _KNOWN, _CORPUS = (_FOLDER / f"test_{name}.py" for name in ("saved", "known", "corpus"))
 _PAIRS = pytest.StashKey[list[tuple[EntryPoint, saved.SavedCase]]]()
+_REPLAYS = pytest.StashKey[list[tuple[EntryPoint, saved.SavedCase]]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -54,7 +55,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.max_examples is not None:
         settings.register_profile("command line", settings(), max_examples=config.option.max_examples)
         settings.load_profile("command line")
-    config.stash[RECORDER] = recording.Recorder(options.reports(config), options.seed(config))
+    config.stash[CORPUS] = options.corpus(config)
+    config.stash[RECORDER] = recording.Recorder(options.reports(config), options.seed(config), config.stash[CORPUS])
 
 
 def _start(config: pytest.Config) -> Engine:
@@ -96,15 +98,21 @@ def pytest_collection(session: pytest.Session) -> None:
         config.stash[_PAIRS] = saved.pairs(read, engine.entries())
     except CaseError as error:
         raise pytest.UsageError(f"--replay: {error}") from error
+    folder = config.stash[CORPUS]
+    config.stash[_REPLAYS] = [] if folder is None or config.option.replay else folder.pairs(engine.entries())
     config.stash[ENGINE] = engine  # not sooner: a run that never was writes no summary
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With ``--replay`` saved cases are all that runs, beside known failures; without it there are none."""
+    """With ``--replay`` saved cases are all that runs, beside known failures; without it there are none but those of
+    the corpus.
+    """
     if collection_path.parent != _FOLDER or not collection_path.name.startswith("test_"):
         return None
     if collection_path == _KNOWN:
         return None if config.option.known_failures else True
+    if collection_path == _CORPUS:
+        return None if config.stash.get(_REPLAYS, ()) else True
     return True if (collection_path == _SAVED) != bool(config.option.replay) else None
 
 
@@ -115,9 +123,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     if config.option.replay and not any(item.path == _SAVED for item in items):
         raise pytest.UsageError("--replay: no saved case was collected; name the folder conformance and no single test")
-    items.sort(key=lambda item: item.path != _KNOWN)  # what is known comes first
+    first = [_KNOWN, _CORPUS]  # what is known comes first
+    items.sort(key=lambda item: first.index(item.path) if item.path in first else len(first))
     shard = options.shard(config)
-    once = [item for item in items if item.path not in (_KNOWN, _SAVED) and target_of(item) and not draws(item)]
+    once = [item for item in items if item.path not in (*first, _SAVED) and target_of(item) and not draws(item)]
     elsewhere = [item for number, item in enumerate(once) if not shard.has(number)]
     if elsewhere:
         config.hook.pytest_deselected(items=elsewhere)
@@ -136,6 +145,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "saved_case" in metafunc.fixturenames:
         found = metafunc.config.stash[_PAIRS]
         metafunc.parametrize(("entry_point", "saved_case"), [_saved_case(known, *each) for each in found])
+        return
+    if "corpus_case" in metafunc.fixturenames:
+        metafunc.parametrize(
+            ("entry_point", "corpus_case"),
+            [
+                pytest.param(UnderTest(engine, entry, known), case, id=corpus.name_of(entry, case))
+                for entry, case in metafunc.config.stash[_REPLAYS]
+            ],
+        )
         return
     marker = metafunc.definition.get_closest_marker("entry_points")
     names = marker.args if marker else ()
@@ -173,7 +191,8 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     if session.config.option.collectonly or ENGINE not in session.config.stash or session.config.option.replay:
         return
     engine = session.config.stash[ENGINE]
-    targets = [target for target in map(target_of, session.items) if target is not None]
+    items = [item for item in session.items if item.path != _CORPUS]  # each needs no more than its own
+    targets = [target for target in map(target_of, items) if target is not None]
     wanted = {target.entry.id: target.entry for target in targets if target.entry.status == TESTABLE}
     for entry in wanted.values():
         pool = engine.pool(entry)
@@ -214,14 +233,14 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     try:
         yield
     except (ConformanceFailure, BaseExceptionGroup) as error:
-        draws = item.path not in (_SAVED, _KNOWN)
+        draws = item.path not in (_SAVED, _KNOWN, _CORPUS)
         failure = search.all_failures(target, error, item.runtest) if draws else None
         if failure is None:
             raise
         raise failure from None
     if target.unsupported is not None:
         pytest.skip(target.unsupported)
-    if target.excused and item.path == _SAVED:
+    if target.excused and item.path in (_SAVED, _CORPUS):
         pytest.xfail(f"known failure: {target.excused[0].reason}")
     if target.excused and not target.compared:
         excused = ", ".join(each.describe() for each in target.excused)

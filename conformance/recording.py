@@ -11,6 +11,7 @@ from pathlib import Path
 
 from conformance.calls import call_of
 from conformance.checkout import commit_of
+from conformance.corpus import Corpus
 from conformance.engine import Engine
 from conformance.outside import BoundaryFailure, Outside, outside
 from conformance.subjects.binding import bind
@@ -67,13 +68,14 @@ class Recorded:
 
 
 class Recorder:
-    """Writes a JSON file, a Markdown file and a script a failure into ``folder``, and ``summary.json`` at the end.
+    """Writes a JSON file, a Markdown file and a script a failure into ``folder``, and ``summary.json`` at the end. Its
+    case is added to the ``corpus``.
 
     ``recorded`` are the failures of the run that differ from one another, ``outside`` those outside the contract.
     """
 
-    def __init__(self, folder: Path, seed: int) -> None:
-        self.folder, self.seed = folder, seed
+    def __init__(self, folder: Path, seed: int, corpus: Corpus | None = None) -> None:
+        self.folder, self.seed, self.corpus = folder, seed, corpus
         self.recorded: dict[Path, Recorded] = {}
         self.outside: dict[Path, Outside] = {}
         self.result: summary.Summary | None = None
@@ -91,6 +93,9 @@ class Recorder:
                 failure.write(report, self.folder)
             except ReportError as error:  # the finding itself must not be lost
                 done = Recorded(report, file, problem=str(error))
+        if self.corpus is not None and file not in self.recorded:
+            found = failed.finding
+            self.corpus.add(found.entry, report.case, report.launch, found.settings, reported=not done.problem)
         return self.recorded.setdefault(file, done)
 
     def record_outside(self, engine: Engine, nodeid: str, failed: BoundaryFailure) -> Outside:

@@ -48,6 +48,10 @@ class SavedCase:
         reason = entry.cannot_take(self.case, self.launch)
         if reason is not None:
             return reason
+        chosen = self.drawn(entry)[2]
+        for name, value in (("tile", chosen.tile), ("window", 1 if chosen.window is None else chosen.window)):
+            if type(value) is not int or not 1 <= value <= _LARGEST:
+                return f"{entry.id}: no launch has a {name} of {shown(value)}"
         broken = outside(entry, *self.drawn(entry))
         return f"outside what {entry.id} promises: {broken[0]}" if broken else None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conformance.accepted import Accepted
+from conformance.corpus import Corpus
 from conformance.engine import Engine
 from conformance.recording import Recorder
 from conformance.under_test import UnderTest
@@ -13,6 +14,8 @@ ENGINE = pytest.StashKey[Engine]()
 """There once the subjects are loaded; absent where the suite itself is not collected."""
 ACCEPTED = pytest.StashKey[Accepted]()
 """The known failures, there together with the engine."""
+CORPUS = pytest.StashKey[Corpus | None]()
+"""The folder that ``--corpus`` names."""
 RECORDER = pytest.StashKey[Recorder]()
 
 

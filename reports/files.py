@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +20,7 @@ class ReportError(Exception):
 
 def write_text(path: Path, text: str) -> Path:
     """Write ``path`` and its folder in one step: readers see the old file or the new one. Raises ReportError."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")  # others may write it too, on other machines
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         part.write_text(text, encoding="utf-8")

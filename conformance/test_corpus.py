@@ -1,0 +1,8 @@
+"""What once failed somewhere, run again before anything is drawn. Collected with ``--corpus FOLDER`` only."""
+
+from conformance.saved import SavedCase
+from conformance.under_test import UnderTest
+
+
+def test_case_of_the_corpus_agrees(entry_point: UnderTest, corpus_case: SavedCase) -> None:
+    entry_point.agrees_on(corpus_case.drawn(entry_point.entry))

@@ -7,7 +7,7 @@ in :mod:`conformance.lanes.hivm.library.writer`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from conformance.lanes.errors import Unsupported
 from conformance.lanes.hivm.library.call import ELEMENTS, Call, Function, Name, Rounding
@@ -53,17 +53,17 @@ def body(name: str, types: Sequence[str], rounding: Rounding = Rounding.EXACT) -
     return w.text()
 
 
-def check_call(name: str, constants: Sequence[int | None]) -> None:
+def check_call(name: str, constants: Mapping[int, str]) -> None:
     """Raise Unsupported where an argument of a call of ``name`` asks for something that is not known.
 
-    ``constants``: the value of each argument that is an integer constant; None for every other.
+    ``constants``: those arguments that are constants, by number, as they are written in the program.
     """
     function, parsed = _find(name)
     if function.modes is None:
         return
     for index, known in function.modes(parsed).items():
-        value = constants[index] if index < len(constants) else None
-        if value not in tuple(known):
+        value = constants.get(index)
+        if value not in map(str, known):
             what = "is not a constant" if value is None else f"is {value}"
             raise Unsupported(
                 f"library function {name}: argument {index} {what}, known is {' or '.join(map(str, known))}"

@@ -81,7 +81,10 @@ class Writer:
 
     def text(self) -> str:
         arguments = ", ".join(f"%a{index}: {each}" for index, each in enumerate(self._types))
-        constants = [f"{name} = arith.constant {value} : {kind}" for (value, kind), name in self._constants.items()]
+        constants = [
+            f"{name} = arith.constant {value}" + (f" : {kind}" if kind != "i1" else "")
+            for (value, kind), name in self._constants.items()
+        ]
         body = "\n    ".join([*constants, *self._lines, "return"])
         return (
             f"  func.func private @{self._name}({arguments})"

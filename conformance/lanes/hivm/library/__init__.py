@@ -63,7 +63,7 @@ def check_call(name: str, constants: Mapping[int, str]) -> None:
         return
     for index, known in function.modes(parsed).items():
         value = constants.get(index)
-        if value not in map(str, known):
+        if value not in {str(each) for each in known}:
             what = "is not a constant" if value is None else f"is {value}"
             raise Unsupported(
                 f"library function {name}: argument {index} {what}, known is {' or '.join(map(str, known))}"

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -24,22 +24,28 @@ from conformance.subjects.entry import EntryPoint, LoadedEntry
 from reference.verdict import UNWRITTEN, Guard
 from strategies.declaration import Declaration
 
-_HOST = Device("cpu", "libc.so.6", ("torch",), Path("/nonexistent"))
+
+class Hosted(Device):
+    """A device that is the host. ``reported`` is what its next synchronizations report."""
+
+    reported: ClassVar[str | None] = None
+
+    def staging(self, nbytes: int) -> torch.Tensor:
+        return torch.empty(nbytes, dtype=torch.uint8)
+
+    def synchronize(self) -> None:
+        if self.reported is not None:
+            raise RuntimeError(self.reported)
 
 
 class HostedLane(DeviceLane):
-    """A device lane whose device is the host. ``error`` is what its next synchronization reports."""
+    """A device lane whose device is the host."""
 
     name = "hosted"
-    device = _HOST
-    error: str | None = None
+    device = Hosted("cpu", "libc.so.6", ("torch",), Path("/nonexistent"))
 
     def hardware(self) -> dict[str, str]:
         return {"device": "none"}
-
-    def synchronize(self) -> None:
-        if self.error is not None:
-            raise RuntimeError(self.error)
 
 
 @pytest.fixture
@@ -157,10 +163,11 @@ def _answers(memory: RedZones, lane: HostedLane, call: Callable[..., object], la
     for _ in range(launches):
         memory.fill(placed)
         arguments = {name: item.describe() for name, item in placed.items()}
-        request = {"entry": "host", "grid": (), "arguments": arguments, "backwards": False, "extent": extent(placed)}
-        suite.send_bytes(json.dumps(request).encode())
-        answers.append(json.loads(suite.recv_bytes()))
-        if answers[-1]["status"] == "crash":
+        item = {"entry": "host", "grid": (), "arguments": arguments, "backwards": False}
+        suite.send_bytes(json.dumps({"launches": [item], "extent": extent(placed)}).encode())
+        answer = json.loads(suite.recv_bytes())
+        answers += answer.get("outcomes", [answer])
+        if "broken" in answer:
             break
     suite.close()
     process.join(10)
@@ -187,12 +194,14 @@ def test_an_exception_on_the_host_leaves_the_device_as_it_was(memory: RedZones, 
     assert answers[0]["message"].startswith("ValueError: too many tokens")
 
 
-def test_an_error_of_the_device_ends_the_process(memory: RedZones, lane: HostedLane) -> None:
+def test_an_error_of_the_device_ends_the_process(
+    memory: RedZones, lane: HostedLane, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def call(output: torch.Tensor) -> None:
-        lane.error = "an illegal memory access was encountered\nCompile with ..."
+        monkeypatch.setattr(Hosted, "reported", "an illegal memory access was encountered\nCompile with ...")
 
     answers = _answers(memory, lane, call, launches=2)[1:]
-    assert answers == [{"status": "crash", "message": "cpu: an illegal memory access was encountered"}]
+    assert answers == [{"broken": "cpu: an illegal memory access was encountered"}]
 
 
 def test_a_device_that_cannot_be_set_up_says_so(memory: RedZones, lane: HostedLane) -> None:

@@ -64,11 +64,14 @@ class GuardPages(Memory):
     def __init__(self) -> None:
         super().__init__(FILE_BYTES)
 
-    def place(self, arrays: Sequence[Array], fence: str, open_buffers: Collection[str] = ()) -> dict[str, Placed]:
+    def place(
+        self, arrays: Sequence[Array], fence: str, open_buffers: Collection[str] = (), begin: int = 0
+    ) -> dict[str, Placed]:
         """Put each array into a slot of its own, with the inaccessible gap right ``after`` or right ``before`` it,
         or, when the fence is ``open`` or the array one of ``open_buffers``, ``OPEN_BYTES`` of poison away on either
-        side.
+        side. Slots serve one launch at a time.
         """
+        assert not begin, "a batch of several launches has no place here"
         taken: dict[tuple[bool, int], int] = {}
         placed: dict[str, Placed] = {}
         for array in arrays:

@@ -75,8 +75,12 @@ class Memory(ABC):
         os.close(self.fd)
 
     @abstractmethod
-    def place(self, arrays: Sequence[Array], fence: str, open_buffers: Collection[str] = ()) -> dict[str, Placed]:
-        """Give each array room of its own. Raises NoRoom."""
+    def place(
+        self, arrays: Sequence[Array], fence: str, open_buffers: Collection[str] = (), begin: int = 0
+    ) -> dict[str, Placed]:
+        """Give each array room of its own, behind the first ``begin`` bytes, which other launches of a batch have.
+        Raises NoRoom.
+        """
 
     @abstractmethod
     def blame(self, placed: Mapping[str, Placed], address: int, direction: str) -> Guard | None:

@@ -1,29 +1,33 @@
 """Red zones: on a device no page can be made inaccessible, so poison stands around every buffer and is looked at after
 the launch.
 
-All buffers of a launch lie close together, each between two zones, so that one copy takes them to the device and one
-takes them back. Whatever is not an output must come back as it went: a write into a zone or into an input is a guard
-violation. A read outside a buffer finds poison, which shows in the output if the kernel makes anything of it.
+All buffers of a launch, or of a batch of launches, lie close together, each between two zones, so that one copy takes
+them to the device and one takes them back. Whatever is not an output must come back as it went: a write into a zone or
+into an input is a guard violation. A read outside a buffer finds poison, which shows in the output if the kernel makes
+anything of it.
 """
 
 from __future__ import annotations
 
 import mmap
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from conformance.execution.array import Array
 from conformance.execution.memory import Memory, NoRoom, Placed, violation
 from reference.verdict import Guard
 
-CAPACITY = 1 << 28  # bytes that the buffers of one launch and their zones may take
+if TYPE_CHECKING:
+    from conformance.lanes.device import Device
+
+CAPACITY = 1 << 28  # bytes that the buffers of one launch, or of one batch, and their zones may take
 ZONE_BYTES = 1 << 12
 # Buffers begin where an allocator of a device would put them: compilers tell an aligned address from one that is not,
 # and serving has aligned ones only.
 _ALIGNMENT = 256
+_LEAST_STAGING = 1 << 20
 
 
 class RedZones(Memory):
@@ -31,12 +35,13 @@ class RedZones(Memory):
 
     def __init__(self) -> None:
         super().__init__(CAPACITY)
-        self._as_filled: npt.NDArray[np.uint8] = np.empty(0, dtype=np.uint8)
+        self._as_filled = np.empty(CAPACITY, dtype=np.uint8)  # no more of it is touched than launches have taken
 
-    def place(self, arrays: Sequence[Array], fence: str, open_buffers: Collection[str] = ()) -> dict[str, Placed]:
+    def place(
+        self, arrays: Sequence[Array], fence: str, open_buffers: Collection[str] = (), begin: int = 0
+    ) -> dict[str, Placed]:
         """One buffer behind the other, with at least ``ZONE_BYTES`` on either side of each, whatever the ``fence``."""
         placed: dict[str, Placed] = {}
-        begin = 0
         for array in arrays:
             start = begin + ZONE_BYTES
             end = -(-(start + array.nbytes + ZONE_BYTES) // _ALIGNMENT) * _ALIGNMENT
@@ -51,7 +56,8 @@ class RedZones(Memory):
 
     def fill(self, placed: Mapping[str, Placed]) -> None:
         super().fill(placed)
-        self._as_filled = self._bytes[: extent(placed)].copy()
+        for item in placed.values():
+            self._as_filled[item.room.start : item.room.stop] = self._room(item)
 
     def writes_outside(self, placed: Mapping[str, Placed]) -> list[Guard]:
         """Beside an output, beside an input, and in one."""
@@ -71,23 +77,33 @@ class RedZones(Memory):
 
 
 class Mirror:
-    """The launching process's side: the shared memory, and ``memory``, a device tensor of bytes that mirrors it."""
+    """The launching process's side: the shared memory, and ``memory``, a device tensor of bytes that mirrors it.
 
-    def __init__(self, fd: int, memory: Any) -> None:
+    Neither way waits: both copies are queued with the launches between them, through memory that the device reads and
+    writes by itself.
+    """
+
+    def __init__(self, fd: int, device: Device) -> None:
         import torch
 
-        self.memory = memory
-        self._host = torch.frombuffer(mmap.mmap(fd, CAPACITY), dtype=torch.uint8)
+        self.memory = device.memory(CAPACITY)
+        self._shared = torch.frombuffer(mmap.mmap(fd, CAPACITY), dtype=torch.uint8)
+        self._device, self._staging = device, device.staging(_LEAST_STAGING)
 
     def upload(self, nbytes: int) -> None:
-        """The first ``nbytes`` bytes, all buffers of a launch and their zones, to the device."""
-        self.memory[:nbytes].copy_(self._host[:nbytes])
+        """The first ``nbytes`` bytes, all buffers of a batch and their zones, to the device."""
+        if nbytes > len(self._staging):
+            self._staging = self._device.staging(1 << (nbytes - 1).bit_length())
+        self._staging[:nbytes].copy_(self._shared[:nbytes])
+        self.memory[:nbytes].copy_(self._staging[:nbytes], non_blocking=True)
 
     def download(self, nbytes: int) -> None:
-        """The same back; waits for everything that was launched before."""
-        self._host[:nbytes].copy_(self.memory[:nbytes])
+        """The same back, once everything that was launched before is done."""
+        self._staging[:nbytes].copy_(self.memory[:nbytes], non_blocking=True)
+        self._device.synchronize()
+        self._shared[:nbytes].copy_(self._staging[:nbytes])
 
 
 def extent(placed: Mapping[str, Placed]) -> int:
-    """How many bytes from the beginning the buffers of a launch and their zones take."""
+    """How many bytes from the beginning the buffers of a launch, their zones and what lies before them take."""
     return max((item.room.stop for item in placed.values()), default=0)

@@ -30,7 +30,7 @@ from conformance.execution import faults
 from conformance.execution.array import THE_DEVICE
 from conformance.execution.buffer import Buffer
 from conformance.lanes import Lane, by_name
-from conformance.lanes.errors import Unsupported
+from conformance.lanes.errors import DeviceError, OutOfBounds, Unsupported
 from conformance.subjects import load
 from conformance.subjects.entry import LoadedEntry
 from conformance.subjects.loading import StandInUsed
@@ -65,6 +65,8 @@ def _arguments(lane: Lane, entry: LoadedEntry, request: Mapping[str, Any]) -> di
 
 
 def _failure(lane: Lane, error: BaseException) -> dict[str, Any]:
+    if isinstance(error, OutOfBounds):
+        return {"status": "guard", "message": str(error), "guard": error.guard.to_json(), "stored_at": error.stored_at}
     kind = (
         "compile"
         if lane.is_compile_error(error)
@@ -79,8 +81,35 @@ def _failure(lane: Lane, error: BaseException) -> dict[str, Any]:
     return {"status": kind, "message": f"{name}{error}{where}"[:4000]}
 
 
+def _launched(lane: Lane, entries: Mapping[str, LoadedEntry], request: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What became of the launches of one request: everything there once, all launches, everything back. Raises
+    DeviceError.
+    """
+    replies: list[dict[str, Any]] = []
+    seconds = 0.0
+    lane.upload(request["extent"])
+    for item in request["launches"]:
+        entry = entries[item["entry"]]
+        try:
+            arguments = _arguments(lane, entry, item)
+            lane.order(backwards=item["backwards"])
+            started = time.perf_counter()
+            entry.invoke(tuple(item["grid"]), arguments)
+            seconds += time.perf_counter() - started
+            replies.append({"status": "ok"})
+        except Exception as error:
+            replies.append(_failure(lane, error))
+        replies[-1]["specializations"] = lane.specializations()
+    started = time.perf_counter()
+    lane.download(request["extent"])
+    seconds += time.perf_counter() - started
+    return [{**reply, "seconds": seconds / len(replies)} for reply in replies]
+
+
 def run(connection: Connection, lane: Lane, entries: Mapping[str, LoadedEntry], memory_fd: int) -> None:
-    """A runner: one launch a request, until the suite closes the connection or the device is of no use any more."""
+    """A runner: a batch of launches a request, until the suite closes the connection or the device is of no use any
+    more.
+    """
 
     def announce(event: str) -> None:  # so that the suite does not take a compilation for a hang
         connection.send_bytes(json.dumps({"event": event}).encode())
@@ -97,25 +126,12 @@ def run(connection: Connection, lane: Lane, entries: Mapping[str, LoadedEntry], 
             request = json.loads(connection.recv_bytes())
         except EOFError:
             return
-        entry = entries[request["entry"]]
         try:
-            arguments = _arguments(lane, entry, request)
-            lane.order(backwards=request["backwards"])
-            lane.upload(request["extent"])
-            started = time.perf_counter()
-            entry.invoke(tuple(request["grid"]), arguments)
-            lane.synchronize()
-            reply: dict[str, Any] = {"status": "ok", "seconds": time.perf_counter() - started}
-            lane.download(request["extent"])
-        except Exception as error:
-            reply = _failure(lane, error)
-        reply["specializations"] = lane.specializations()
-        broken = lane.broken()
-        if broken is not None:
-            reply = {"status": "crash", "message": broken}
-        connection.send_bytes(json.dumps(reply).encode())
-        if broken is not None:
+            replies = _launched(lane, entries, request)
+        except DeviceError as error:
+            connection.send_bytes(json.dumps({"broken": str(error)}).encode())
             return
+        connection.send_bytes(json.dumps({"outcomes": replies}).encode())
 
 
 def _compile(

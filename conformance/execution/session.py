@@ -16,7 +16,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
 from pathlib import Path
@@ -25,10 +25,11 @@ from typing import Any
 from conformance.execution import faults
 from conformance.execution.array import Array
 from conformance.execution.guard_pages import GuardPages
-from conformance.execution.memory import Memory, NoRoom
+from conformance.execution.memory import Memory, NoRoom, Placed
 from conformance.execution.red_zones import RedZones, extent
 from conformance.lanes import Lane
 from conformance.subjects.entry import EntryPoint
+from reference.case import Launch
 from reference.verdict import Guard
 
 Argument = Array | int | bool | str | None
@@ -65,6 +66,14 @@ class Outcome:
     guards: tuple[Guard, ...] = ()
     message: str = ""
     seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A launch whose ``buffers`` are filled, and the ``request`` that tells the launching process of it."""
+
+    buffers: Mapping[str, Placed]
+    request: Mapping[str, Any]
 
 
 class Session:
@@ -176,49 +185,109 @@ class Session:
         """Run one invocation on guarded buffers whose inaccessible neighbour stands ``after`` or ``before`` them, or
         on neither side of ``open_buffers``.
         """
-        runner = self._runner or self._start_runner()
-        timeout = self._patience()
+        self.be_ready()
         try:
-            placed = self._memory.place(invocation.arrays(), fence, open_buffers)
+            placed = self._place(invocation, fence, open_buffers)
         except NoRoom as error:
             return Outcome("unsupported", message=str(error))
+        return self._run([placed])[0]
+
+    def launch_all(self, launches: Sequence[tuple[Invocation, Launch]]) -> list[Outcome]:
+        """``launch`` for each, with the fence and the open buffers of its Launch. On a device they share its memory, as
+        many at a time as ``lane.batch`` says, and are waited for together.
+
+        Where one of them faults, hangs or writes beside its buffers, who it was shows when each is launched alone.
+        """
+        if self.lane.batch == 1:
+            return [self.launch(invocation, each.fence, each.open_buffers) for invocation, each in launches]
+        outcomes: list[Outcome] = []
+        while len(outcomes) < len(launches):
+            self.be_ready()
+            waiting = launches[len(outcomes) : len(outcomes) + self.lane.batch]
+            batch: list[_Placed] = []
+            with suppress(NoRoom):
+                for invocation, each in waiting:
+                    batch.append(self._place(invocation, each.fence, each.open_buffers, behind=batch[-1:]))
+            found = self._run(batch) if len(batch) > 1 else []
+            if not found or any(each.status in ("crash", "hang") or each.guards for each in found):
+                found = [
+                    self.launch(invocation, each.fence, each.open_buffers)
+                    for invocation, each in waiting[: max(len(batch), 1)]
+                ]
+            outcomes += found
+        return outcomes
+
+    def _place(
+        self, invocation: Invocation, fence: str, open_buffers: Collection[str], behind: Sequence[_Placed] = ()
+    ) -> _Placed:
+        """Room and contents for one launch, and what the launching process is told of it. Raises NoRoom."""
+        begin = max((extent(each.buffers) for each in behind), default=0)
+        placed = self._memory.place(invocation.arrays(), fence, open_buffers, begin)
         self._memory.fill(placed)
         request = self._request(invocation, {name: item.describe() for name, item in placed.items()})
         # Where programs run one after the other, a later one can repair what an earlier one broke: in half of the
         # launches it does not come later.
-        request["backwards"] = fence == "before"
-        request["extent"] = extent(placed)
+        return _Placed(placed, {**request, "backwards": fence == "before"})
+
+    def _run(self, batch: Sequence[_Placed]) -> list[Outcome]:
+        """Have the process launch them all; an end of the process, or of its device, is the outcome of each."""
+        timeout = self._patience()
         try:
-            runner.send_bytes(json.dumps(request).encode())
-            reply = self._receive(runner, timeout)
-            while "event" in reply:
-                reply = self._receive(runner, COMPILE_TIMEOUT if reply["event"] == "compiling" else timeout)
+            reply = self._answer_to(batch, timeout)
         except TimeoutError:
             os.kill(self._runner_pid, signal.SIGKILL)
             self._bury()
-            return Outcome("hang", message=f"no answer within {timeout:.3g} s")
+            return [Outcome("hang", message=f"no answer within {timeout:.3g} s")] * len(batch)
         except (EOFError, OSError):
             status = self._bury()
-            fault = faults.read_record(self._record)
-            if fault is None:
-                return Outcome("crash", message=_ending(status))
-            guard = (
-                self._memory.blame(placed, fault.address, fault.direction)
-                if fault.name in ("SIGSEGV", "SIGBUS")
-                else None
-            )
-            if guard is not None:
-                return Outcome("crash", guards=(guard,), message=guard.message)
-            return Outcome("crash", message=f"{fault.name} at address {fault.address:#x}, near no buffer of the launch")
-        self.specializations = reply.get("specializations")
-        if reply["status"] == "crash":  # of the device: what is left of the process is of no use
+            return [self._crash(each.buffers, status) for each in batch]
+        if "broken" in reply:  # the device: what is left of the process is of no use
             self._bury()
+            return [Outcome("crash", message=reply["broken"])] * len(batch)
+        return [self._outcome(each.buffers, said) for each, said in zip(batch, reply["outcomes"], strict=True)]
+
+    def _answer_to(self, batch: Sequence[_Placed], timeout: float) -> dict[str, Any]:
+        assert self._runner is not None
+        request = {"launches": [each.request for each in batch], "extent": extent(batch[-1].buffers)}
+        self._runner.send_bytes(json.dumps(request).encode())
+        reply = self._receive(self._runner, timeout)
+        while "event" in reply:
+            reply = self._receive(self._runner, COMPILE_TIMEOUT if reply["event"] == "compiling" else timeout)
+        return reply
+
+    def _crash(self, placed: Mapping[str, Placed], status: int) -> Outcome:
+        """What a process that ended with ``status`` in a launch has left."""
+        fault = faults.read_record(self._record)
+        if fault is None:
+            return Outcome("crash", message=_ending(status))
+        guard = (
+            self._memory.blame(placed, fault.address, fault.direction) if fault.name in ("SIGSEGV", "SIGBUS") else None
+        )
+        if guard is not None:
+            return Outcome("crash", guards=(guard,), message=guard.message)
+        return Outcome("crash", message=f"{fault.name} at address {fault.address:#x}, near no buffer of the launch")
+
+    def _outcome(self, placed: Mapping[str, Placed], reply: Mapping[str, Any]) -> Outcome:
+        """What the process said of one launch, and what it left in its buffers."""
+        self.specializations = reply["specializations"]
+        if reply["status"] == "guard":
+            guard = self._seen(placed, Guard(**reply["guard"]), reply["stored_at"])
+            return Outcome("crash", guards=(guard,), message=guard.message)
         if reply["status"] != "ok":
             return Outcome(reply["status"], message=reply["message"])
         self._recent.append(reply["seconds"])
         guards = tuple(self._memory.writes_outside(placed))
         outputs = {name: self._memory.output(item).tolist() for name, item in placed.items() if item.array.writable}
         return Outcome("ok", outputs, guards, seconds=reply["seconds"])
+
+    @staticmethod
+    def _seen(placed: Mapping[str, Placed], guard: Guard, stored_at: int | None) -> Guard:
+        """``guard``, with the element of an output in which it showed, if it did."""
+        for item in placed.values():
+            if stored_at is not None and item.address <= stored_at < item.address + item.array.nbytes:
+                element = (stored_at - item.address) // item.array.itemsize
+                return replace(guard, message=f"{guard.message}: seen at {item.array.name}[{element}]")
+        return guard
 
     def be_ready(self) -> None:
         """Start the process that launches, which is otherwise done when it is first needed. Raises SubjectError."""
@@ -245,7 +314,7 @@ class Session:
         }
         return {"entry": invocation.entry, "grid": invocation.grid, "arguments": arguments}
 
-    def _start_runner(self) -> Connection:
+    def _start_runner(self) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             self._control.send_bytes(b'{"op": "fork"}')
@@ -260,7 +329,6 @@ class Session:
         if "error" in ready:
             raise SubjectError(f"no process of subject {self.subject!r} on lane {self.lane.name!r}: {ready['error']}")
         self._memory.base, self.hardware = ready["base"], ready["hardware"]
-        return self._runner
 
     def _bury(self) -> int:
         assert self._runner is not None

@@ -24,6 +24,8 @@ class Lane(ABC):
     """Torch's name of where tensors are."""
     on_device: ClassVar[bool] = False
     """A device has memory of its own, which no page guards."""
+    batch: ClassVar[int] = 1
+    """Launches that are waited for together, at most, where many are at hand."""
     clauses: ClassVar[frozenset[str]] = frozenset()
     """What the lane itself needs of a case, whatever the kernel promises."""
     compile_budget: ClassVar[int] = 64
@@ -32,6 +34,14 @@ class Lane(ABC):
     """Seconds after which a launch counts as hung, unless a run is told otherwise."""
     compile_seconds: ClassVar[float] = 0.5
     """What one costs, about: it decides how many a smaller example is worth."""
+    swept: ClassVar[int] = 1 << 24
+    """Positions from 0 on that a sweep goes through at most (:mod:`conformance.sweep`)."""
+    swept_by_hosts: ClassVar[int] = 1 << 24
+    """The same for entry points that choose their tiles themselves."""
+    swept_at_once: ClassVar[int] = (1 << 17) - 1
+    """Positions of one launch of a sweep: as many tokens as a long prompt has, and no multiple of a block."""
+    sweep_tile: ClassVar[int | None] = None
+    """Tokens of a tile in a sweep, where another one than was compiled costs nothing; None: that of the pool."""
 
     def unavailable(self) -> str | None:
         """Why the lane cannot run in this environment, or None."""
@@ -66,18 +76,14 @@ class Lane(ABC):
         return buffer.tensor()
 
     def upload(self, nbytes: int) -> None:  # noqa: B027  (a host's memory is where kernels look)
-        """Take the first ``nbytes`` bytes of the shared memory to where kernels look."""
+        """Take the first ``nbytes`` bytes of the shared memory to where kernels look. Raises DeviceError."""
 
     def download(self, nbytes: int) -> None:  # noqa: B027
-        """Take them back."""
+        """Wait until everything launched has been done, and take them back. Raises DeviceError."""
 
     def is_compile_error(self, error: BaseException) -> bool:
         """Whether a launch that raised this did not compile."""
         return isinstance(error, CompileError)
-
-    def broken(self) -> str | None:
-        """Why this process cannot launch anything any more, or None: an error of a device outlasts its launch."""
-        return None
 
     def precompile(self, kernel: Any, arguments: Mapping[str, Any]) -> bool:
         """Compile what a launch with these arguments needs; False when it was there already or the lane does not
@@ -94,6 +100,3 @@ class Lane(ABC):
 
     def on_compile(self, announce: Callable[[str], None]) -> None:  # noqa: B027  (most lanes have nothing to announce)
         """Call ``announce`` with "compiling" and "launching" around each compilation that a launch has to wait for."""
-
-    def synchronize(self) -> None:  # noqa: B027  (nothing to wait for on a host)
-        """Wait until everything launched has been done."""

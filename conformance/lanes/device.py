@@ -10,15 +10,17 @@ import ctypes
 import importlib
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from conformance.execution.buffer import Buffer
-from conformance.execution.red_zones import CAPACITY, Mirror
+from conformance.execution.red_zones import Mirror
 from conformance.lanes.base import Lane
 from conformance.lanes.environment import installed
+from conformance.lanes.errors import DeviceError
 
 if TYPE_CHECKING:
     import torch
@@ -26,10 +28,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What tells one kind of device from another. ``torch_name`` is torch's word for it, ``driver_library`` what the
-    driver is loaded from, ``packages`` what has to be installed, ``plugin`` the module that teaches torch about it (""
-    where torch knows), ``driver`` the file that says which driver is loaded, ``environment`` what its processes start
-    with.
+    """What tells one kind of device from another, and all that is asked of one. ``torch_name`` is torch's word for it,
+    ``driver_library`` what the driver is loaded from, ``packages`` what has to be installed, ``plugin`` the module that
+    teaches torch about it ("" where torch knows), ``driver`` the file that says which driver is loaded, ``environment``
+    what its processes start with, ``cache_variable`` the one that says where its compiler keeps what it has compiled.
+
+    There is no reset: an error outlasts everything but its process, so the process ends and a fresh one goes on.
     """
 
     torch_name: str
@@ -38,6 +42,7 @@ class Device:
     driver: Path
     plugin: str = ""
     environment: Mapping[str, str] | None = None
+    cache_variable: str = "TRITON_CACHE_DIR"
 
     def module(self) -> Any:
         """``torch.cuda`` or ``torch.npu``: both have the same functions."""
@@ -46,6 +51,23 @@ class Device:
         if self.plugin:
             importlib.import_module(self.plugin)
         return getattr(torch, self.torch_name)
+
+    def memory(self, nbytes: int) -> torch.Tensor:
+        """Bytes on the device. Raises RuntimeError where there are not that many."""
+        import torch
+
+        self.module()
+        return torch.empty(nbytes, dtype=torch.uint8, device=self.torch_name)
+
+    def staging(self, nbytes: int) -> torch.Tensor:
+        """Bytes on the host that the device reads and writes while the host does something else."""
+        import torch
+
+        return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+
+    def synchronize(self) -> None:
+        """Wait until everything queued is done. Raises RuntimeError for what the device reports, now and ever after."""
+        self.module().synchronize()
 
     def driver_version(self) -> str:
         """The first version number in the driver's file, "unknown" where there is none."""
@@ -57,7 +79,7 @@ class Device:
 CUDA = Device(
     "cuda",
     "libcuda.so.1",
-    ("torch", "triton"),
+    ("llvmlite", "torch", "triton"),
     Path("/proc/driver/nvidia/version"),
     # Asking whether there is a device must not bring the driver up before the fork.
     environment={"PYTORCH_NVML_BASED_CUDA_CHECK": "1"},
@@ -65,7 +87,7 @@ CUDA = Device(
 NPU = Device(
     "npu",
     "libascendcl.so",
-    ("torch", "torch-npu", "triton-ascend"),
+    ("llvmlite", "torch", "torch-npu", "triton-ascend"),
     Path("/usr/local/Ascend/driver/version.info"),
     plugin="torch_npu",
 )
@@ -76,6 +98,7 @@ class DeviceLane(Lane):
 
     device: ClassVar[Device]
     on_device = True
+    batch = 64
 
     def __init__(self) -> None:
         self._mirror: Mirror | None = None
@@ -97,14 +120,11 @@ class DeviceLane(Lane):
 
     def enter(self, cache: str) -> None:
         """Triton launches on the device by itself; what it compiles is kept beside what other lanes compile."""
-        os.environ["TRITON_CACHE_DIR"] = str(Path(cache) / self.name)
+        os.environ[self.device.cache_variable] = str(Path(cache) / self.name)
 
     def open_memory(self, fd: int) -> int:
-        import torch
-
-        module = self.device.module()
-        self._mirror = Mirror(fd, torch.empty(CAPACITY, dtype=torch.uint8, device=self.device.torch_name))
-        module.synchronize()
+        self._mirror = Mirror(fd, self.device)
+        self.device.synchronize()
         self._base = self._mirror.memory.data_ptr()
         return self._base
 
@@ -125,11 +145,22 @@ class DeviceLane(Lane):
 
     def upload(self, nbytes: int) -> None:
         assert self._mirror is not None
-        self._mirror.upload(nbytes)
+        with self._errors():
+            self._mirror.upload(nbytes)
 
     def download(self, nbytes: int) -> None:
         assert self._mirror is not None
-        self._mirror.download(nbytes)
+        with self._errors():
+            self._mirror.download(nbytes)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """What the device reports comes as a RuntimeError; between launches there is nobody else to raise one."""
+        try:
+            yield
+        except RuntimeError as error:
+            said = str(error).strip() or type(error).__name__
+            raise DeviceError(f"{self.device.torch_name}: {said.splitlines()[0]}") from error
 
     def precompile(self, kernel: Any, arguments: Mapping[str, Any]) -> bool:
         kernel.warmup(grid=(1,), **arguments)
@@ -150,18 +181,8 @@ class DeviceLane(Lane):
     def specializations(self) -> int:
         return self._loaded
 
-    def synchronize(self) -> None:
-        self.device.module().synchronize()
-
     def is_compile_error(self, error: BaseException) -> bool:
         return super().is_compile_error(error) or type(error).__module__.startswith("triton.")
-
-    def broken(self) -> str | None:
-        try:
-            self.synchronize()
-        except RuntimeError as error:
-            return f"{self.device.torch_name}: {str(error).strip().splitlines()[0]}"
-        return None
 
 
 class CudaLane(DeviceLane):

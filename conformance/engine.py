@@ -14,6 +14,7 @@ from conformance.lanes import Lane
 from conformance.shards import Shard
 from conformance.subjects.binding import bind, clauses
 from conformance.subjects.entry import EntryPoint
+from conformance.subjects.held import holding
 from conformance.subjects.launching import Settings, has_flags
 from conformance.verdicts import Finding, judge
 from reference.case import Case, Group, Launch
@@ -142,9 +143,14 @@ class Engine:
         launch: Launch,
         settings: Settings,
         promised: Sequence[Sequence[int | None]] | None = None,
+        held: Sequence[Sequence[int]] | None = None,
     ) -> Finding:
-        """Launch ``case`` and judge the outcome, by what is ``promised`` where the case has no answer."""
+        """Launch ``case`` and judge the outcome, by what is ``promised`` where the case has no answer or none is asked
+        for. ``held`` is what the outputs hold before, a row a group; else nothing.
+        """
         invocation, launch = bind(entry, case, launch, settings)
+        if held is not None:
+            invocation = holding(invocation, held)
         session = self.session(entry.subject)
         started = time.perf_counter()
         outcome = session.launch(invocation, launch.fence, launch.open_buffers)

@@ -21,7 +21,7 @@ from reports.diagnosis import GENERAL
 STILL_FAILS = summary.STILL_FAILS
 FIXED = "passes now"
 FAILS_DIFFERENTLY = "fails differently"
-NOT_RUN = "not run"
+NOT_RUN = summary.NOT_RUN
 
 
 @dataclass(frozen=True, slots=True)

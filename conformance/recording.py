@@ -151,6 +151,10 @@ class Recorder:
             entry_points=tallies,
             reports=tuple(str(file) for file, each in self.recorded.items() if not each.problem),
             seed=self.seed,
+            compiled={
+                name: tuple(sorted(map(summary.specialization_id, tally.specializations)))
+                for name, tally in engine.tallies.items()
+            },
             shard="" if engine.options.shard.is_whole else str(engine.options.shard),
             environment=self._environment,
             known_failures=known,

@@ -149,6 +149,11 @@ def write(report: FailureReport, folder: str | Path) -> tuple[Path, Path]:
     return path, markdown
 
 
+def moved(text: str, before: str | Path, after: str | Path) -> str:
+    """``text`` of a report whose JSON file was ``before``, with commands that name it where it is now."""
+    return text.replace(_quoted(str(before)), _quoted(str(after)))
+
+
 def _quoted(word: str) -> str:
     """``word`` for a shell; one with characters that a terminal obeys, or that end a line, byte by byte in $'...'."""
     if word.isprintable():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ from reports.files import json_lines, write_text
 
 SCHEMA = 1
 STILL_FAILS = "still fails"
+NOT_RUN = "not run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +46,28 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
+class Run:
+    """One of the runs that were merged, ``folder`` its report folder; the rest as in the summary of a run."""
+
+    folder: str
+    lane: str
+    cases: int
+    failures: int
+    seconds: float
+    seed: int | None
+    shard: str
+
+    def to_json(self) -> dict[str, object]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
-    """One run. ``entry_points`` has a tally for each ``subject.entry_point``; ``reports`` names the failure files,
-    ``outside_the_contract`` the files of those outside it, ``known_failures`` are no failures of the run. ``shard`` is
-    "I/N", "" for a whole run: with the seed it decides what is drawn.
+    """One run, or several merged. ``entry_points`` has a tally for each ``subject.entry_point``; ``reports`` names the
+    failure files, ``outside_the_contract`` the files of those outside it, ``known_failures`` are no failures of the
+    run. ``shard`` is "I/N", "" for a whole run: with the seed it decides what is drawn. ``compiled`` has for each entry
+    point what tells its specializations apart (``specialization_id``). ``runs`` are those that were merged, none where
+    it is one run; ``seconds`` is then the longest of them.
     """
 
     subjects: tuple[str, ...]
@@ -60,6 +80,8 @@ class Summary:
     known_failures: tuple[Known, ...] = ()
     outside_the_contract: tuple[str, ...] = ()
     shard: str = ""
+    compiled: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    runs: tuple[Run, ...] = ()
 
     @property
     def cases(self) -> int:
@@ -73,6 +95,11 @@ class Summary:
     def failures(self) -> int:
         return sum(tally.failures for tally in self.entry_points.values())
 
+    @property
+    def seconds_total(self) -> float:
+        """Seconds of all machines together."""
+        return sum(run.seconds for run in self.runs) if self.runs else self.seconds
+
     def line(self) -> str:
         """The run in one line."""
         known = sum(each.status == STILL_FAILS for each in self.known_failures)
@@ -80,6 +107,7 @@ class Summary:
             f"{', '.join(self.subjects)} on lane {self.lane}: {_count(self.cases, 'case')} "
             f"of {_count(len(self.entry_points), 'entry point')}, {_count(self.specializations, 'specialization')}, "
             f"{_count(self.failures, 'failure')}{f' and {known:,} known' if known else ''}, {self.seconds:.1f} s"
+            f"{f' ({len(self.runs):,} runs, {self.seconds_total:.1f} s together)' if self.runs else ''}"
         )
 
     def to_json(self) -> dict[str, object]:
@@ -92,14 +120,22 @@ class Summary:
             "specializations": self.specializations,
             "failures": self.failures,
             "seconds": round(self.seconds, 3),
+            "seconds_total": round(self.seconds_total, 3),
             "entry_points": {name: tally.to_json() for name, tally in self.entry_points.items()},
             "reports": list(self.reports),
             "outside_the_contract": list(self.outside_the_contract),
             "known_failures": [each.to_json() for each in self.known_failures],
             "seed": self.seed,
             "shard": self.shard,
+            "compiled": {name: list(ids) for name, ids in self.compiled.items()},
+            "runs": [each.to_json() for each in self.runs],
             "environment": dict(self.environment),
         }
+
+
+def specialization_id(parameters: object) -> str:
+    """What tells one specialization of an entry point from the others, in every run the same."""
+    return hashlib.sha256(repr(parameters).encode()).hexdigest()[:10]
 
 
 def write(summary: Summary, folder: str | Path) -> Path:

@@ -245,7 +245,8 @@ def test_the_readme_gives_the_defaults_and_the_sizes_of_the_profiles(pytest_help
 
 def test_options_in_the_text_exist(pytest_help: str) -> None:
     theirs = {"--no-deps", "--trace"}  # pip's, python -m reference's
-    theirs |= set(re.findall(r"--[a-z][a-z-]+", run(sys.executable, "-m", "conformance.audit", "--help").output))
+    for program in (["conformance.audit"], ["reports", "merge"]):
+        theirs |= set(re.findall(r"--[a-z][a-z-]+", run(sys.executable, "-m", *program, "--help").output))
     for page in PAGES:
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text(encoding="utf-8")))
         for name in named - theirs:

@@ -470,6 +470,7 @@ def test_summary_file(tmp_path):
         "specializations": 41,
         "failures": 1,
         "seconds": 41.235,
+        "seconds_total": 41.235,
         "entry_points": {
             "kernels.v1": {"cases": 5000, "specializations": 40, "failures": 0},
             "vllm-ascend.dcp": {"cases": 1200, "specializations": 1, "failures": 1},
@@ -478,6 +479,9 @@ def test_summary_file(tmp_path):
         "outside_the_contract": [],
         "known_failures": [],
         "seed": 17,
+        "shard": "",
+        "compiled": {},
+        "runs": [],
         "environment": {"python": "CPython 3.11.7"},
     }
 

@@ -78,6 +78,8 @@ def page(
             ),
             outside=[Path(str(name)).name for name in outside],
             accepted=accepted,
+            runs=summary.get("runs", ()),
+            shard=summary.get("shard", ""),
             still_fail=sum(each["status"] == STILL_FAILS for each in accepted),
             most_rows=MOST_KNOWN,
             in_full=in_full,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from conformance.lanes.base import Lane
 from conformance.lanes.device import CudaLane, NpuLane
+from conformance.lanes.hivm import HivmLane
 from conformance.lanes.interpreter import InterpreterLane
 from conformance.lanes.lowered import LoweredLane
 
@@ -17,6 +18,7 @@ _LANES: dict[str, type[Lane]] = {
     "npu": NpuLane,
     "cuda": CudaLane,
     "lowered": LoweredLane,
+    "hivm": HivmLane,
     "interpreter": InterpreterLane,
 }
 

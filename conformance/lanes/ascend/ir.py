@@ -89,7 +89,11 @@ class Module:
 
     def line_of(self, operation: Operation) -> Line | None:
         """The line of the kernel's own source: inside library code, the line that called it."""
-        for line in self._lines(operation.location):
+        return self.line_at(operation.location)
+
+    def line_at(self, location: str) -> Line | None:
+        """The same for what stands in ``loc(...)``."""
+        for line in self._lines(location):
             if not _LIBRARY.search(line.file):
                 return line
         return None
@@ -177,3 +181,8 @@ def _operation(shown: str, number: int, names: _Names) -> Operation:
 def _location(shown: str) -> str:
     found = _LOCATION.search(shown)
     return found["what"] if found else ""
+
+
+def without_location(line: str) -> tuple[str, str]:
+    """A line of text, and what stands in the ``loc(...)`` at its end."""
+    return _LOCATION.sub("", line), _location(line)

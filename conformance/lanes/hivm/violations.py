@@ -1,0 +1,66 @@
+"""What a launch does in UB that it must not do, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from conformance.lanes.errors import OutOfBounds
+from conformance.lanes.hivm import runtime, ub
+from conformance.lanes.hivm.program import Place, Site
+from reference.verdict import Guard
+
+_MOST_USERS = 3
+
+
+def _at(what: str, line: str) -> str:
+    return f"{what} ({line})" if line else what
+
+
+def _named(place: Place) -> str:
+    return _at(f"{place.what} planned at UB {place.begin:#x}", place.line)
+
+
+def noted(account: Sequence[int], places: Sequence[Place], sites: Sequence[Site], ub_limit: int) -> OutOfBounds:
+    """The violation that native code has noted in the account."""
+    site = sites[account[ub.SITE]]
+    who = _at(site.what, site.line)
+    kind = account[ub.KIND]
+    if kind == runtime.BEYOND:
+        begin, end, number = ub.unpacked(account[ub.WORD])
+        first, last = account[ub.FIRST] // 8, -(-account[ub.LAST] // 8)
+        place = places[number]
+        if end > ub_limit:
+            distance, where = end - ub_limit, f"which ends {end - ub_limit} bytes past the end of UB ({ub_limit:#x})"
+        elif last > end:
+            distance, where = last - end, f"up to {last - end} bytes past its end"
+        else:
+            distance, where = first - begin, f"from {begin - first} bytes before it"
+        return _violation(place, "access", ub.BASE + first, distance, f"{who} touches {_named(place)}, {where}")
+    address, size, index = account[ub.WORD] - ub.BASE, account[ub.FIRST], account[ub.LAST]
+    place = next((each for each in places if each.begin <= address < each.end), None) or Place(
+        address, address, "?", ""
+    )
+    if kind == runtime.LAYOUT:
+        what = f"{who} gets {_named(place)} in a layout that it is not known for"
+    elif kind == runtime.STRAY:
+        what = f"{who} gathers by index {index} from {_named(place)}, of which it was given {size} elements"
+    else:
+        verb = "reads" if kind == runtime.READ_BEYOND else "writes to"
+        what = f"{who} {verb} element {index} of {_named(place)}, of which it was given {size}"
+    direction = "write" if kind == runtime.WRITTEN_BEYOND else "read"
+    return _violation(place, direction, ub.BASE + address, index - size + 1, what)
+
+
+def unwritten(begin: int | None, users: Sequence[Place], stored_at: int | None) -> OutOfBounds:
+    """What is stored depends on bytes of UB that the program has not written. ``users`` are the buffers planned at
+    ``begin``, one after the other; None: the bytes are not those of one buffer.
+    """
+    names = list(dict.fromkeys(_at(each.what, each.line) for each in users))
+    shown = ", then ".join(names[:_MOST_USERS]) + (", ..." if len(names) > _MOST_USERS else "")
+    where = "UB of more than one buffer" if begin is None else f"UB {begin:#x}, where it has {shown}"
+    message = f"what the launch stores depends on {where}, and which it has not written"
+    return OutOfBounds(Guard("UB" if begin is None else f"UB {begin:#x}", "read", begin or 0, 0, message), stored_at)
+
+
+def _violation(place: Place, direction: str, address: int, distance: int, message: str) -> OutOfBounds:
+    return OutOfBounds(Guard(f"UB {place.begin:#x}", direction, address - ub.BASE, distance, message))

@@ -6,6 +6,7 @@ import ctypes
 import json
 import os
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +63,13 @@ class Launcher(NativeLauncher):
             self._chip = Chip(self._linker)
         return Kernel(code, self._chip)
 
+    @cached_property
+    def _compiler(self) -> compiler.Compiler:
+        return compiler.find(_TIMEOUT)
+
     def _last_program(self, module: str) -> str:
         try:
-            found = compiler.find(_TIMEOUT)
+            found = self._compiler
             version = found.version
             if version not in KNOWN_VERSIONS:
                 known = ", ".join(KNOWN_VERSIONS)

@@ -361,7 +361,8 @@ def function(llvm_ir: str, declared: Function) -> str:
         ]
     )
     text = "\n".join(line for line in llvm_ir.splitlines() if not line.startswith("declare void @hivm_outside("))
-    return f"{text}\n{_DECLARED}{_CHECK}{_OUTSIDE}\ndefine void @{symbol(declared)}({', '.join(types)}) {{\n{body}\n  ret void\n}}\n"
+    checked = f"define void @{symbol(declared)}({', '.join(types)}) {{\n{body}\n  ret void\n}}\n"
+    return f"{text}\n{_DECLARED}{_CHECK}{_OUTSIDE}\n{checked}"
 
 
 def _with_accesses(llvm_ir: str) -> tuple[str, list[str]]:

@@ -126,6 +126,6 @@ if __name__ == "__main__":
     result = torch.zeros(16, dtype=torch.int32)
     print("ready", flush=True)
     sys.stdin.readline()
-    launcher.precompile(with_helpers, {"out": result, "n": 5})
+    compiled = launcher.precompile(with_helpers, {"out": result, "n": 5})
     launcher.launch(with_helpers, (1,), {"out": result, "n": 5})
-    print(result.tolist())
+    print(compiled, result.tolist())

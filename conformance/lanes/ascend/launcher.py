@@ -107,16 +107,25 @@ class NativeLauncher(ABC):
         if code is not None:
             return code, False
         self.announce("compiling")
-        module = self.lower(kernel, bound)
-        shared = self._cache.key("module", module, bound.kinds)
-        code = self._cache.load(shared)
-        fresh = code is None
-        if code is None:
-            code = self.compile(module, kernel, bound)
-            self._cache.store(shared, code)
-        self._cache.store(key, code)
+        with self._cache.alone(key):
+            code, fresh = self._cache.load(key), False  # another process may have been quicker
+            if code is None:
+                code, fresh = self._compiled(kernel, bound)
+                self._cache.store(key, code)
         self.announce("launching")
         return code, fresh
+
+    def _compiled(self, kernel: Any, bound: Bound) -> tuple[bytes, bool]:
+        """The same from the module on, whatever the arguments are that lower to it."""
+        module = self.lower(kernel, bound)
+        shared = self._cache.key("module", module, bound.kinds)
+        with self._cache.alone(shared):
+            code = self._cache.load(shared)
+            if code is not None:
+                return code, False
+            code = self.compile(module, kernel, bound)
+            self._cache.store(shared, code)
+            return code, True
 
 
 def _text_of(kernel: Any) -> tuple[object, ...]:

@@ -31,7 +31,8 @@ class Device:
     """What tells one kind of device from another, and all that is asked of one. ``torch_name`` is torch's word for it,
     ``driver_library`` what the driver is loaded from, ``packages`` what has to be installed, ``plugin`` the module that
     teaches torch about it ("" where torch knows), ``driver`` the file that says which driver is loaded, ``environment``
-    what its processes start with, ``cache_variable`` the one that says where its compiler keeps what it has compiled.
+    what its processes start with, ``cache_variable`` the one that says where its compiler keeps what it has compiled,
+    ``visible_variable`` the one that lists the devices which a process may use.
 
     There is no reset: an error outlasts everything but its process, so the process ends and a fresh one goes on.
     """
@@ -43,6 +44,7 @@ class Device:
     plugin: str = ""
     environment: Mapping[str, str] | None = None
     cache_variable: str = "TRITON_CACHE_DIR"
+    visible_variable: str = ""
 
     def module(self) -> Any:
         """``torch.cuda`` or ``torch.npu``: both have the same functions."""
@@ -83,6 +85,7 @@ CUDA = Device(
     Path("/proc/driver/nvidia/version"),
     # Asking whether there is a device must not bring the driver up before the fork.
     environment={"PYTORCH_NVML_BASED_CUDA_CHECK": "1"},
+    visible_variable="CUDA_VISIBLE_DEVICES",
 )
 NPU = Device(
     "npu",
@@ -90,6 +93,7 @@ NPU = Device(
     ("llvmlite", "torch", "torch-npu", "triton-ascend"),
     Path("/usr/local/Ascend/driver/version.info"),
     plugin="torch_npu",
+    visible_variable="ASCEND_RT_VISIBLE_DEVICES",
 )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from conformance.execution.session import Outcome
+from conformance.expected import expected_output
 from conformance.subjects.entry import EntryPoint
 from conformance.subjects.launching import OUTPUT, Settings, output_length, output_name
 from reference import verdict as v
@@ -126,7 +127,7 @@ def judge(
     """
     actual = _rows(case, outcome) if outcome.status == "ok" else []
     if promised is None:
-        expected = v.expected_output(case, output_length(case, launch), entry.writes_tail)
+        expected = expected_output(case, output_length(case, launch), entry.writes_tail)
     else:
         expected = _filled(promised, actual)
     if outcome.status == "ok":

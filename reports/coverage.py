@@ -6,8 +6,9 @@ Counting happens in the loop that tests kernels, so it costs a few microseconds 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -54,6 +55,7 @@ SHAPES = (
 
 _TILES = ("TILE_BLOCK_SIZE", "TRITON_BLOCK_SIZE", "BLOCK_SIZE")
 _WINDOW = "BLOCK_TABLE_WINDOW_SIZE"
+_MANY = 4096  # tokens: more than a drawn case has
 
 
 class Parameters(NamedTuple):
@@ -133,10 +135,13 @@ class Counts:
         if len(positions) != tokens:
             positions = positions[:tokens]
         negative = tokens > 0 and min(positions) < 0
-        if negative:
-            self.positions[-1] += sum(position < 0 for position in positions)
-            positions = tuple(position for position in positions if position >= 0)
-        self.positions.update(map(int.bit_length, positions))
+        if tokens > _MANY:
+            self.positions.update(_powers(positions))
+        else:
+            if negative:
+                self.positions[-1] += sum(position < 0 for position in positions)
+                positions = tuple(position for position in positions if position >= 0)
+            self.positions.update(map(int.bit_length, positions))
         some = tokens > 0
         decode, prefill = some and longest == 1, some and all(length != 1 for length in lengths)
         self.shapes[
@@ -200,6 +205,13 @@ class Coverage:
 def write(coverage: Coverage, folder: str | Path) -> Path:
     """Write ``coverage.json`` into ``folder``, over the one of an earlier run. Raises ReportError."""
     return write_text(Path(folder) / "coverage.json", json_lines(coverage.to_json()))
+
+
+def _powers(positions: Sequence[int]) -> dict[int, int]:
+    """How many have each ``power``: quick where they are many, because they are in order then, or nearly."""
+    ordered = sorted(positions)
+    bounds = [0, *(bisect_left(ordered, edge) for edge in (0, *(1 << bit for bit in range(64)))), len(ordered)]
+    return {bit - 1: end - start for bit, (start, end) in enumerate(pairwise(bounds)) if end > start}
 
 
 def _gaps(case: Case) -> bool:

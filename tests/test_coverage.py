@@ -67,6 +67,13 @@ def test_negative_positions_and_what_stands_behind_the_tokens_are_told_apart() -
     assert [power(number) for number in (-3, 0, 1, 2, 3, 4, 1 << 24)] == [-1, 0, 1, 2, 2, 3, 25]
 
 
+def test_many_positions_are_counted_like_few() -> None:
+    few = (*range(-3, 1200), 1 << 40)
+    batches = [Case((0, len(each)), each, len(each), len(each), (GROUP,)) for each in (few, few * 5)]
+    small, large = (counted((batch, Launch()))["positions"] for batch in batches)
+    assert large == [[power, 5 * number] for power, number in small]
+
+
 @pytest.mark.parametrize(("window", "place"), [(2, 0), (4, 0), (8, 1), (16, 2)])
 def test_a_window_is_named_by_its_place_against_the_production_rule(window: int, place: int) -> None:
     constants = {"TILE_BLOCK_SIZE": 64, "BLOCK_TABLE_WINDOW_SIZE": window}  # cdiv(64, 16) + 1 = 5: the rule is 8

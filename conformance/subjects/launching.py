@@ -11,9 +11,9 @@ import numpy as np
 
 from conformance.execution.array import Array, of_addresses, of_values
 from conformance.execution.memory import INPUT_POISON
+from conformance.expected import expected_output
 from reference.case import Case, ContextParallel, Group, Launch
 from reference.fields import INT32_MAX, INT32_MIN
-from reference.verdict import expected_output
 
 PRODUCTION_TILE = 1024
 # What vllm-ascend 0.18 to 0.26 stage of a row at once in v2.

@@ -33,9 +33,11 @@ def compared(folder: Path, *arguments: str) -> tuple[int, dict]:
 
 
 @needs_both
-def test_both_lanes_give_the_same_output_for_every_entry_point(tmp_path: Path) -> None:
+def test_three_lanes_give_the_same_output_for_every_entry_point(tmp_path: Path) -> None:
     drawn = [place.entry for place in PLACES if not place.prepares]
-    status, figures = compared(tmp_path, "--cases", str(5 * len(drawn)))
+    lanes_asked = ("--lanes", "interpreter,lowered,hivm", "--compile-budget", "2")
+    status, figures = compared(tmp_path, "--cases", str(5 * len(drawn)), *lanes_asked)
+    assert figures["lanes"] == ["interpreter", "lowered", "hivm"]
     assert figures["differences"] == 0
     assert status == 0
     assert figures["cases"] == 5 * len(drawn)
@@ -81,6 +83,9 @@ def test_an_environment_that_does_not_work_is_an_error_and_no_agreement(
     assert "no such library" in capsys.readouterr().err
 
 
+NAMES = ("lowered", "interpreter")
+
+
 def _guard(**changes: object) -> Guard:
     values = {"buffer": "positions", "direction": "read", "address": 4096, "distance": 8, "message": ""}
     return Guard(**{**values, **changes})
@@ -99,7 +104,7 @@ def _guard(**changes: object) -> Guard:
     ids=["same", "value", "length", "nothing", "ending", "guard"],
 )
 def test_everything_a_launch_did_is_compared(other: Outcome, said: str | None) -> None:
-    difference = difference_between(Outcome("ok", {"slot_mapping": [1, 2, 3]}), other)
+    difference = difference_between(Outcome("ok", {"slot_mapping": [1, 2, 3]}), other, NAMES)
     assert difference is None if said is None else said in str(difference)
 
 
@@ -115,4 +120,20 @@ def test_everything_a_launch_did_is_compared(other: Outcome, said: str | None) -
 )
 def test_guard_violations_agree_in_buffer_direction_and_side(changes: dict[str, object], same: bool) -> None:
     one, other = (Outcome("crash", guards=(guard,)) for guard in (_guard(), _guard(**changes)))
-    assert (difference_between(one, other) is None) == same
+    assert (difference_between(one, other, NAMES) is None) == same
+
+
+@pytest.mark.parametrize("named", ["lowered", "lowered,lowered", "lowered,gpu", ""])
+def test_lanes_that_cannot_be_compared_are_refused(named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        agreement.main(["--lanes", named])
+    assert "--lanes" in capsys.readouterr().err
+
+
+def test_one_lane_of_three_that_differs_is_told() -> None:
+    comparison = agreement.Comparison(PLACES[0])  # type: ignore[arg-type]  (only its name is asked for)
+    right, wrong = Outcome("ok", {"slot_mapping": [1]}), Outcome("ok", {"slot_mapping": [2]})
+    comparison.add({}, {"lowered": right, "interpreter": right, "hivm": right})
+    comparison.add({}, {"lowered": right, "interpreter": right, "hivm": wrong})
+    assert (comparison.cases, comparison.differences) == (2, 1)
+    assert comparison.saved == [({}, "slot_mapping[0]: 1 on lowered, 2 on hivm")]

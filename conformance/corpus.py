@@ -50,6 +50,7 @@ class Corpus:
         self.added = 0
         self._texts = None if texts is None else dict(texts)
         self._cases: list[SavedCase] | None = None
+        self._digests: set[str] = set()  # of the cases that are there, whatever their files are called
 
     def texts(self) -> Mapping[str, str]:
         """What is in the files that can be read, by their path in the folder. They are read once."""
@@ -75,6 +76,7 @@ class Corpus:
                 else:
                     found.setdefault(digest(case), case)
             self._cases = list(found.values())
+            self._digests = set(found)
         return self._cases
 
     def pairs(self, entries: Iterable[EntryPoint]) -> list[tuple[EntryPoint, SavedCase]]:
@@ -97,7 +99,7 @@ class Corpus:
         try:
             if len(text) > MOST_BYTES:
                 raise ReportError(f"{printable(file)} is not written: it would have more than {MOST_BYTES >> 20} MiB")
-            if not _holds(file, text):
+            if _digest(text) not in self._digests and not _holds(file, text):
                 write_text(file, text)
                 self.added += 1
         except ReportError as error:

@@ -12,10 +12,13 @@ import threading
 from collections.abc import Callable
 
 _LATER = 0.02  # seconds; sooner, and it would be dropped where the first was
+_ending = False
 
 
 def keep_interrupts() -> Callable[[], None]:
     """Send an interrupt that Python drops again, and take SIGTERM for one; returns what undoes this."""
+    global _ending
+    _ending = False
     before = sys.unraisablehook
     # In another thread there is no handler to set, and nobody sends it a signal.
     in_main = threading.current_thread() is threading.main_thread()
@@ -38,8 +41,18 @@ def keep_interrupts() -> Callable[[], None]:
     return undo
 
 
+def ending() -> None:
+    """From here on what was found is written and the run ends: SIGTERM, which asks for nothing else, must not cut that
+    short. Who stops a job sends several: to the process and to its group, or some seconds after Ctrl-C. A second Ctrl-C
+    is somebody who will not wait.
+    """
+    global _ending
+    _ending = True
+
+
 def _terminated(number: int, frame: object) -> None:
-    raise KeyboardInterrupt(signal.Signals(number).name)
+    if not _ending:
+        raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 def _interrupt() -> None:

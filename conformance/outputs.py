@@ -13,10 +13,11 @@ import pytest
 from _pytest._code.code import ReprFileLocation, TerminalRepr
 from _pytest._io import TerminalWriter
 
+from conformance.interrupts import ending
 from conformance.outside import BoundaryFailure, Outside
 from conformance.recording import Recorded, Recorder
 from conformance.stash import ACCEPTED, ENGINE, RECORDER, target_of
-from conformance.verdicts import failures_in
+from conformance.verdicts import ConformanceFailure, failures_in
 from reference.fields import printable
 from reports import github
 from reports.markdown import code, prose, table
@@ -60,17 +61,29 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Record what was found, and show that in the place of a traceback, which would lead into the suite."""
     if call.excinfo is not None and ENGINE in item.config.stash:
-        engine, recorder = item.config.stash[ENGINE], item.config.stash[RECORDER]
-        recorded = [recorder.record(engine, item.nodeid, each) for each in failures_in(call.excinfo.value)]
+        recorded = _recorded(item, list(failures_in(call.excinfo.value)))
         if recorded:
             item.repr_failure = lambda *_, **__: Shown(recorded)  # type: ignore[method-assign]
             # pytest's XML takes them from the report of the teardown, which takes them from here.
             item.user_properties += [pair for each in recorded for pair in _properties(each).items()]
         elif isinstance(call.excinfo.value, BoundaryFailure):
+            engine, recorder = item.config.stash[ENGINE], item.config.stash[RECORDER]
             found = recorder.record_outside(engine, item.nodeid, call.excinfo.value)
             item.repr_failure = lambda *_, **__: Shown([found])  # type: ignore[method-assign]
             item.user_properties += [("report", printable(found.file)), ("replay", found.again)]
     return (yield)
+
+
+def _recorded(item: pytest.Item, failures: Sequence[ConformanceFailure]) -> list[Recorded]:
+    """All of them are written, also when the run is interrupted meanwhile."""
+    engine, recorder = item.config.stash[ENGINE], item.config.stash[RECORDER]
+    try:
+        return [recorder.record(engine, item.nodeid, each) for each in failures]
+    except KeyboardInterrupt:
+        ending()
+        for each in failures:
+            recorder.record(engine, item.nodeid, each)
+        raise
 
 
 def _properties(recorded: Recorded) -> Mapping[str, object]:
@@ -87,11 +100,15 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     try:
         return (yield)
     except KeyboardInterrupt:
+        ending()
         target = target_of(item)
         if target is not None and ENGINE in item.config.stash:
-            for failure in target.met.values():
-                item.config.stash[RECORDER].record(item.config.stash[ENGINE], item.nodeid, failure)
+            _recorded(item, list(target.met.values()))
         raise
+
+
+def pytest_keyboard_interrupt() -> None:
+    ending()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -99,6 +116,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
     if ENGINE not in config.stash or config.option.collectonly:
         return
+    ending()
     recorder = config.stash[RECORDER]
     known = config.stash[ACCEPTED].told() if ACCEPTED in config.stash else ()
     lines = recorder.finish(config.stash[ENGINE], known)
@@ -130,6 +148,8 @@ def pytest_terminal_summary(
             del terminalreporter.stats["failed"]
     recorder = config.stash[RECORDER]
     groups, beside = recorder.groups(), list(recorder.outside.values())
+    for each in _only_here(recorder, failed):
+        terminalreporter.write_line("\n".join(map(_line, each.lines())))
     if groups or beside:
         terminalreporter.write_sep("=", "conformance", red=True, bold=True)
     tests = sum(isinstance(getattr(each, "longrepr", None), Shown) for each in failed)
@@ -139,6 +159,13 @@ def pytest_terminal_summary(
         for group in groups[: github.MOST_ANNOTATIONS]:
             terminalreporter.write_line(_annotation(group))
     return None
+
+
+def _only_here(recorder: Recorder, failed: Sequence[object]) -> list[Recorded]:
+    """What could not be written, but for what pytest has shown: an interrupted test is not among those that failed."""
+    shown = [getattr(each, "longrepr", None) for each in failed]
+    told = {id(each) for some in shown if isinstance(some, Shown) for each in some.recorded}
+    return [each for each in recorder.recorded.values() if each.problem and id(each) not in told]
 
 
 def _is_in_a_file(report: object) -> bool:

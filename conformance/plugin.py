@@ -29,6 +29,7 @@ from conformance.verdicts import ConformanceFailure
 from reference.case import CaseError
 from reference.fields import printable
 from reference.verdict import without_listing
+from reports.files import unwritable
 
 _FOLDER = Path(__file__).parent
 _SAVED, _KNOWN, _CORPUS = (_FOLDER / f"test_{name}.py" for name in ("saved", "known", "corpus"))
@@ -248,6 +249,17 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
-    """Whose code is tested, where it stands, and why some of it is not. This project's own needs no introduction."""
-    entries = config.stash[ENGINE].entries() if ENGINE in config.stash else []
-    return [entry.describe() for entry in entries if entry.subject != "kernels" or entry.status != TESTABLE]
+    """Whose code is tested, where it stands, and why some of it is not; this project's own needs no introduction. And
+    what cannot be written: nothing is lost by it, but somebody has to know before hours are spent.
+    """
+    if ENGINE not in config.stash:
+        return []
+    engine = config.stash[ENGINE]
+    lines = [entry.describe() for entry in engine.entries() if entry.subject != "kernels" or entry.status != TESTABLE]
+    if config.option.collectonly:
+        return lines
+    if reason := unwritable(config.stash[RECORDER].folder):
+        lines.append(f"{reason}: no reports will be there, what is found is printed at the end")
+    if engine.lane.compile_seconds and (reason := unwritable(engine.options.cache)):
+        lines.append(f"{reason}: every process compiles for itself, which takes longer")
+    return lines

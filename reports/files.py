@@ -10,6 +10,8 @@ from pathlib import Path
 
 from reference.fields import printable
 
+_PROBE = 1 << 16  # bytes; a file of none can be made on a disk that is full
+
 
 class ReportError(Exception):
     """A report could not be written. The message, one line, names the file and why.
@@ -30,6 +32,20 @@ def write_text(path: Path, text: str) -> Path:
             part.unlink(missing_ok=True)
         raise ReportError(f"cannot write {printable(path)}: {error.strerror or error}") from error
     return path
+
+
+def unwritable(folder: Path) -> str | None:
+    """Why no file of some size can be written into ``folder``, which is made if it is not there; None: one can."""
+    probe = folder / f".{uuid.uuid4().hex}.part"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            probe.write_bytes(bytes(_PROBE))
+        finally:
+            probe.unlink(missing_ok=True)
+    except OSError as error:
+        return f"cannot write {printable(folder)}: {error.strerror or error}"
+    return None
 
 
 def json_lines(fields: Mapping[str, object]) -> str:

@@ -14,6 +14,7 @@ from conformance.checkout import commit_of
 from conformance.corpus import Corpus
 from conformance.engine import Engine
 from conformance.outside import BoundaryFailure, Outside, outside
+from conformance.properties.upheld import PropertyFailure
 from conformance.subjects.binding import bind
 from conformance.verdicts import ConformanceFailure
 from reference.fields import printable
@@ -57,11 +58,17 @@ class Recorded:
     def verdict(self) -> str:
         return printable(f"{self.entry_point}: {self.report.verdict.summary()}")[:_LONGEST]
 
+    @property
+    def contradiction(self) -> str:
+        """What contradicts the property that the test was about, or nothing."""
+        found = self.report.broken_property
+        return printable(f"{self.entry_point}: {found.name}: {found.message}")[:_LONGEST] if found else ""
+
     def lines(self) -> list[str]:
         """What a terminal shows of it: at most five lines, or all of the page where it could not be written."""
         call = self.report.call
         where = printable(f"{call.file}:{call.line} {call.function}")[:_LONGEST] if call else ""
-        head = [line for line in dict.fromkeys((self.verdict, self.message, where)) if line]
+        head = [line for line in dict.fromkeys((self.contradiction or self.verdict, self.message, where)) if line]
         if self.problem:
             return [*head, self.problem, *self.report.to_markdown(self.file.name).splitlines()]
         return [*head, f"report: {printable(self.page)}", f"replay: {self.report.replay_command(self.file)}"]
@@ -134,6 +141,7 @@ class Recorder:
             call=call_of(entry, invocation),
             expected=finding.expected,
             shrinking=failed.shrinking,
+            broken_property=failed.broken.told() if isinstance(failed, PropertyFailure) else None,
         )
 
     def finish(self, engine: Engine, known: tuple[summary.Known, ...] = ()) -> list[str]:

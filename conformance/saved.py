@@ -6,15 +6,29 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from conformance.properties import ALL as PROPERTIES
+from conformance.properties import by_name
+from conformance.properties.property import Property
 from conformance.subjects import NAMES
 from conformance.subjects.binding import outside, settings_of
 from conformance.subjects.entry import TESTABLE, EntryPoint
 from conformance.subjects.launching import Settings
 from reference.case import Case, CaseError, Launch, from_document
 from reference.contract import violations
-from reference.fields import fields, integer, printable, read_json, shown
+from reference.fields import choice, fields, integer, printable, read_json, shown
 
 _LARGEST = 1 << 20  # cells of a tile or a window
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A property and what it was asked of."""
+
+    property: Property
+    case: Case
+    launch: Launch
+    settings: Settings
+    choice: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +36,8 @@ class SavedCase:
     """A case and its launch as read from ``file``. ``subject`` and ``entry_points`` say whom it concerns; empty:
     everyone.
 
-    ``settings`` are those that it was bound with, for an entry point whose constants do not say them.
+    ``settings`` are those that it was bound with, for an entry point whose constants do not say them. ``asked``: the
+    property that did not hold, and of what; the case is then one launch of several.
     """
 
     file: Path
@@ -31,6 +46,7 @@ class SavedCase:
     subject: str
     entry_points: tuple[str, ...]
     settings: Settings | None = None
+    asked: Asked | None = None
 
     def drawn(self, entry: EntryPoint) -> tuple[Case, Launch, Settings]:
         chosen = self.settings if self.settings is not None and not self.launch.constants else None
@@ -78,7 +94,20 @@ def of_document(document: object, path: Path) -> SavedCase:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise CaseError(f"entry_points: expected a list of names, got {shown(names)}")
     settings = _settings(found["settings"]) if found.get("settings") else None
-    return SavedCase(path, case, launch, str(found.get("subject", "")), tuple(names), settings)
+    asked = _asked(found["property"]) if found.get("property") else None
+    return SavedCase(path, case, launch, str(found.get("subject", "")), tuple(names), settings, asked)
+
+
+def _asked(value: object) -> Asked:
+    where = "property"
+    others = ("statement", "message", "launches")
+    found = fields(value, where, ("name", "choice", "case", "launch", "settings"), others)
+    name = choice(found["name"], f"{where}.name", [each.name for each in PROPERTIES])
+    case, launch = Case.from_json(found["case"], f"{where}.case"), Launch.from_json(found["launch"], f"{where}.launch")
+    if broken := violations(case, launch=launch):
+        raise CaseError(f"{where}.case: {broken[0]}")
+    number = integer(found["choice"], f"{where}.choice", 0)
+    return Asked(by_name(name), case, launch, _settings(found["settings"]), number)
 
 
 def _settings(value: object) -> Settings:

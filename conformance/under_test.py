@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 
@@ -14,7 +16,10 @@ from conformance.evidence import Evidence
 from conformance.explained import beyond, can_be, remainder, signature
 from conformance.known import KnownFailure
 from conformance.probes import probes
+from conformance.properties.property import Property
+from conformance.properties.upheld import Broken, NotForIt, NothingToCompare, PropertyFailure, contradicting, wrong
 from conformance.reduction import reduced
+from conformance.saved import Asked
 from conformance.simpler import most_compilations
 from conformance.subjects.allocated import with_allocated_rows
 from conformance.subjects.binding import outside
@@ -28,6 +33,7 @@ from strategies.cases import cases, free_specializations
 from strategies.specializations import Specialization
 
 Drawn = tuple[Case, Launch, Settings]
+Choice = Callable[[Sequence[Specialization]], Sequence[Specialization]]
 
 
 class StillFails(Exception):
@@ -53,16 +59,17 @@ class UnderTest:
     def __repr__(self) -> str:
         return self.entry.id
 
-    def cases(self, kind: str | None = None) -> st.SearchStrategy[Drawn]:
+    def cases(self, kind: str | None = None, chosen: Choice | None = None) -> st.SearchStrategy[Drawn]:
         """Cases of one kind ("plain", "circular", "cp"; None: all), legal for what the entry point declares.
+        ``chosen``: of the specializations that it compiles, those to draw from.
 
         Skips the test when the entry point has no such kind.
         """
         if kind in ("circular", "cp") and kind not in self.entry.declaration.features:
             pytest.skip(f"{self.entry.id} {self.entry.version} does not have {kind}")
-        return self._drawing(kind)
+        return self._drawing(kind, chosen)
 
-    def _cases_of_kind(self, kind: str | None) -> st.SearchStrategy[Drawn]:
+    def _cases_of_kind(self, kind: str | None, chosen: Choice | None) -> st.SearchStrategy[Drawn]:
         declaration = self.entry.declaration
         pool = self.engine.pool(self.entry)
         if pool is None:
@@ -71,7 +78,7 @@ class UnderTest:
             of_kind = [each for each in pool if kind in (None, each.kind)]
             if not of_kind:
                 pytest.skip(f"{self.entry.id}: no specialization of kind {kind} within --compile-budget {len(pool)}")
-            specializations = st.sampled_from(of_kind)
+            specializations = st.sampled_from(of_kind if chosen is None else chosen(of_kind))
         strategy_of = lru_cache(maxsize=None)(lambda each: cases(narrowed(declared(self.entry, each), each), each))
 
         @st.composite
@@ -89,6 +96,19 @@ class UnderTest:
         self._search.examples += 1
         self._assert(drawn)
 
+    def upholds(self, property: Property, drawn: Drawn, choice: int) -> None:
+        """``property`` holds of the launches that it makes of a case; no oracle is asked unless it does not."""
+        self._search.examples += 1
+        self._uphold(property, drawn, choice)
+
+    def upholds_saved(self, asked: Asked) -> None:
+        """The same for one case that was not drawn."""
+        try:
+            self._uphold(asked.property, (asked.case, asked.launch, asked.settings), asked.choice)
+        except ConformanceFailure as failure:
+            failure.finding = self._with_evidence(failure.finding)
+            raise
+
     def agrees_on(self, saved: Drawn) -> None:
         """The same for one case that was not drawn."""
         try:
@@ -96,6 +116,19 @@ class UnderTest:
         except ConformanceFailure as failure:
             failure.finding = self._with_evidence(failure.finding)
             raise
+
+    def agrees_on_all(self, saved: Sequence[Drawn]) -> None:
+        """``agrees_on`` for each, waited for together where the lane can; stops at the first that does not agree."""
+        if len(saved) == 1:
+            self.agrees_on(saved[0])
+            return
+        for drawn, finding in zip(saved, self.engine.run_all(self.entry, saved), strict=True):
+            self._evidence.add(finding)
+            self.compared += bool(finding.actual)
+            if not finding.verdict.passed:
+                self.agrees_on(drawn)  # says what else is wrong with it
+                if finding.verdict.kind == v.MISMATCH and not self._explains(finding):  # only beside the others
+                    raise failure_of(self._with_evidence(finding), None)
 
     def fails_as_known(self, known: KnownFailure) -> None:
         """Raises StillFails for the failure that is known, and whatever else there is as a failure; passes when there
@@ -121,7 +154,8 @@ class UnderTest:
 
     def smallest(self, failure: ConformanceFailure) -> ConformanceFailure:
         """The same failure on the smallest case that can be found from its own."""
-
+        if isinstance(failure, PropertyFailure):
+            return self._smallest_of_property(failure)
         launches = 0
         own = signature(replace(failure.finding, evidence=self._evidence.all()))
 
@@ -145,6 +179,29 @@ class UnderTest:
         result.shrinking = failure.search.shrinking(launches) if failure.search is not None else None
         return result
 
+    def _smallest_of_property(self, failure: PropertyFailure) -> PropertyFailure:
+        """The same with the case that the property was asked of made smaller, not that of the launch that is wrong."""
+        first, launches = failure.broken, 0
+        smallest = failure.finding, first  # what succeeds last is the smallest
+
+        def run(case: Case, launch: Launch) -> Finding:
+            nonlocal launches, smallest
+            launches += 1
+            asked = case, launch, settings_of_launch(self.entry, launch)
+            with suppress(NotForIt, NothingToCompare):
+                contradicted = self._contradicted(first.property, asked, first.choice)
+                if contradicted is not None:
+                    smallest = contradicted
+                    return _standing_for(contradicted[1])
+            return replace(_standing_for(first), verdict=v.Verdict(v.PASS))
+
+        compilations = most_compilations(self.engine.lane.compile_seconds)
+        reduced(_standing_for(first), run, most_compilations=compilations)
+        finding, broken = smallest
+        result = PropertyFailure(self._with_evidence(finding), broken, failure.examples)
+        result.shrinking = failure.search.shrinking(launches) if failure.search is not None else None
+        return result
+
     def _with_evidence(self, finding: Finding) -> Finding:
         """``finding`` with the launches of this test and, where values are wrong, of its neighbours: what nobody has
         launched cannot refute anything.
@@ -162,6 +219,34 @@ class UnderTest:
         self._evidence.add(finding)
         self.compared += bool(finding.actual)
         return finding
+
+    def _uphold(self, property: Property, drawn: Drawn, choice: int) -> None:
+        try:
+            contradicted = self._contradicted(property, drawn, choice)
+        except NotForIt:
+            return
+        except NothingToCompare as nothing:
+            self._assert((nothing.finding.case, nothing.finding.launch, drawn[2]))
+            return
+        if contradicted is not None:
+            finding, broken = contradicted
+            examples = self._search.until_first_failure(finding.case)
+            failure = PropertyFailure(finding, broken, examples, self._search)
+            self.met[id(self._search), property.name] = failure
+            raise failure
+
+    def _contradicted(self, property: Property, drawn: Drawn, choice: int) -> tuple[Finding, Broken] | None:
+        """What contradicts ``property`` and is not explained, with the launch that is wrong."""
+        broken = contradicting(self.engine, self.entry, property, drawn, choice)
+        self.compared += 1
+        if broken is None:
+            return None
+        finding = wrong(broken, lambda finding: remainder(finding, self._explains))
+        if finding is None:
+            return None
+        for each in broken.judged():
+            self._evidence.add(each)
+        return finding, broken
 
     def _assert(self, drawn: Drawn) -> None:
         case, launch, settings = drawn
@@ -199,3 +284,9 @@ class UnderTest:
         if finding.verdict.kind == v.MISMATCH and not self.accepted.thorough:
             return None
         return signature(replace(finding, evidence=self._evidence.all()))
+
+
+def _standing_for(broken: Broken) -> Finding:
+    """The case that a property was asked of as a finding: it is what is made smaller."""
+    verdict = v.Verdict(v.MISMATCH, detail=broken.message)
+    return Finding(broken.made[0].finding.entry, broken.case, broken.launch, verdict, [], [], broken.settings)

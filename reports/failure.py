@@ -21,6 +21,7 @@ from reports.call import Call
 from reports.diagnosis import UNKNOWN, Diagnosis
 from reports.files import json_lines, write_text
 from reports.issue import page
+from reports.property import BrokenProperty
 from reports.reproduction import Reproduction, reproduction
 from reports.shrinking import Shrinking
 
@@ -39,6 +40,7 @@ class FailureReport:
     after it. ``call`` is the launch as bound, ``settings`` (``tile``, ``window``) what it was bound with, ``expected``
     the whole output, a row a group. ``environment`` is what
     ``reports.environment.environment()`` gives, ``diagnosis`` what ``reports.diagnosis.diagnose`` makes of the outcome.
+    ``broken_property``: what shows the failure without an oracle, of which this case is one launch.
     """
 
     subject: str
@@ -59,11 +61,14 @@ class FailureReport:
     call: Call | None = None
     expected: Sequence[Sequence[int]] = ()
     shrinking: Shrinking | None = None
+    broken_property: BrokenProperty | None = None
 
     @property
     def name(self) -> str:
         """The file name without its ending: the same for the same failure, whichever run finds it."""
         identity = [self.case.to_json(), self.launch.to_json(), self.verdict.kind]
+        if self.broken_property is not None:
+            identity.append(self.broken_property.name)
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:10]
         return f"failure-{_file_name(self.subject)}-{_file_name(self.entry_point)}-{digest}"
 
@@ -109,6 +114,7 @@ class FailureReport:
             "settings": dict(self.settings),
             "call": None if self.call is None else self.call.to_json(),
             "specialization": None if self.call is None else self.call.specialization(),
+            "property": None if self.broken_property is None else self.broken_property.to_json(),
             "traces": [each.to_json() for each in self.traces()],
             "environment": dict(self.environment),
             "seed": self.seed,

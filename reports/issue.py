@@ -43,6 +43,7 @@ def page(report: FailureReport, file: str | Path) -> str:
         summary = report.diagnosis.summary
         parts.append(prose(summary[0].upper() + summary[1:]))
     parts.append(_who(report))
+    parts += _property(report)
     parts += [f"- {code(guard.message)}" for guard in verdict.guards[:MOST_GUARDS]]
     if verdict.differences:
         parts.append(_differences(verdict, traces))
@@ -70,6 +71,20 @@ def _who(report: FailureReport) -> str:
         f"{who}{where}, entry point {code(report.entry_point)}, lane {code(report.lane)}: "
         f"{code(report.verdict.summary())}. {found} of {code(report.test)}{seed}."
     )
+
+
+def _property(report: FailureReport) -> list[str]:
+    """What the launches of a property show, none of which an oracle was asked about."""
+    found = report.broken_property
+    if found is None:
+        return []
+    launches = [f"{number}. {prose(each.what)}" for number, each in enumerate(found.launches, 1)]
+    return [
+        f"Property {code(found.name)} does not hold: {prose(found.statement)}.",
+        f"{prose(found.message[0].upper() + found.message[1:])}.",
+        "Its launches, which the report has as JSON; the case below is the first of them that is wrong:",
+        "\n".join(launches),
+    ]
 
 
 def _steps(first: Trace) -> list[str]:

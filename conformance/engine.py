@@ -17,6 +17,7 @@ from conformance.subjects.entry import EntryPoint
 from conformance.subjects.held import holding
 from conformance.subjects.launching import Settings, has_flags
 from conformance.verdicts import Finding, judge
+from reference import verdict as v
 from reference.case import Case, Group, Launch
 from reports.coverage import Coverage
 from strategies.declaration import Declaration
@@ -157,7 +158,32 @@ class Engine:
         if promised is None:
             self.coverage.of(entry.id).count(case, launch, time.perf_counter() - started)
         session.hurried = session.hurried or outcome.status == "hang"
-        finding = replace(judge(entry, case, launch, outcome, promised), settings=settings)
+        return self._counted(replace(judge(entry, case, launch, outcome, promised), settings=settings))
+
+    def run_all(self, entry: EntryPoint, cases: Sequence[tuple[Case, Launch, Settings]]) -> list[Finding]:
+        """``run`` for each, waited for together where the lane can (:meth:`Session.launch_all`).
+
+        Where one does not agree, what counts is what it does alone: another one of the batch may have done it. If it
+        agrees alone, what it did in the batch stands.
+        """
+        bound = [bind(entry, case, launch, settings) for case, launch, settings in cases]
+        session = self.session(entry.subject)
+        started = time.perf_counter()
+        outcomes = session.launch_all(bound)
+        seconds = (time.perf_counter() - started) / max(len(cases), 1)
+        session.hurried = session.hurried or any(each.status == "hang" for each in outcomes)
+        findings = []
+        for (case, _, settings), (_, launch), outcome in zip(cases, bound, outcomes, strict=True):
+            self.coverage.of(entry.id).count(case, launch, seconds)
+            finding = self._counted(replace(judge(entry, case, launch, outcome), settings=settings))
+            if self.lane.batch > 1 and finding.verdict.kind == v.MISMATCH:
+                alone = self.run(entry, case, launch, settings)
+                finding = finding if alone.verdict.passed else alone
+            findings.append(finding)
+        return findings
+
+    def _counted(self, finding: Finding) -> Finding:
+        entry, launch = finding.entry, finding.launch
         tally = self.tallies.setdefault(entry.id, Tally())
         tally.cases += 1
         tally.compared += bool(finding.actual)

@@ -112,11 +112,17 @@ def _fresh(target: UnderTest, *, circular: bool) -> Session:
 def _serves(target: UnderTest, entry: EntryPoint, limit: Bound, *, circular: bool) -> None:
     engine = target.engine
     session = engine.session(entry.subject)
-    for count, (case, launch) in enumerate(batches(entry, circular=circular), 1):
+    drawn = [(case, launch, _SETTINGS) for case, launch in batches(entry, circular=circular)]
+    for begin in range(0, len(drawn), engine.lane.batch):
+        together = drawn[begin : begin + engine.lane.batch]
+        count = begin + len(together)
         if entry is target.entry:
-            target.agrees_on((case, launch, _SETTINGS))
-        elif not (verdict := engine.run(entry, case, launch, _SETTINGS).verdict).passed:
-            pytest.skip(f"{entry.id} on lane {engine.lane.name}: {verdict.summary()}, which another test reports")
+            target.agrees_on_all(together)
+        else:
+            for finding in engine.run_all(entry, together):
+                if not finding.verdict.passed:
+                    said = finding.verdict.summary()
+                    pytest.skip(f"{entry.id} on lane {engine.lane.name}: {said}, which another test reports")
         if target.unsupported is not None:
             pytest.skip(target.unsupported)
         if session.specializations is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -49,14 +50,17 @@ class Launcher(NativeLauncher):
         return frontend.linalg(kernel, bound.types, bound.constants, bound.multiples, named_ops=True)
 
     def compile(self, module: str, kernel: Any, bound: Bound) -> bytes:
-        name = kernel.fn.__name__
-        rewritten = program.rewritten(self._last_program(module), name, library.check_call)
+        return self.native(self.last_program(module), kernel.fn.__name__, bound.kinds)
+
+    def native(self, last_program: str, name: str, kinds: Sequence[str]) -> bytes:
+        """What the cache keeps of the kernel ``name`` in the compiler's last program, which takes arguments of
+        ``kinds``: what there is to say about it, and its code. Raises Unsupported.
+        """
+        rewritten = program.rewritten(last_program, name, library.check_call)
         self._linker.prepare(rewritten.functions)
-        text = upstream.llvm_ir(rewritten.text, program.PASSES)
-        text = runtime.kernel(text, name, bound.kinds, rewritten)
-        code = host.object_code(text, ("launch",))
+        text = runtime.kernel(upstream.llvm_ir(rewritten.text, program.PASSES), name, kinds, rewritten)
         facts = Facts(tuple(rewritten.functions), tuple(rewritten.places), tuple(rewritten.sites), rewritten.ub_limit)
-        return json.dumps(asdict(facts)).encode() + b"\n" + code
+        return json.dumps(asdict(facts)).encode() + b"\n" + host.object_code(text, ("launch",))
 
     def load(self, code: bytes) -> Kernel:
         if self._chip is None:
@@ -67,7 +71,8 @@ class Launcher(NativeLauncher):
     def _compiler(self) -> compiler.Compiler:
         return compiler.find(_TIMEOUT)
 
-    def _last_program(self, module: str) -> str:
+    def last_program(self, module: str) -> str:
+        """The compiler's, for a module in linalg. Raises CompileError; Unsupported for a compiler that is not known."""
         try:
             found = self._compiler
             version = found.version

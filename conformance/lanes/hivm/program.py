@@ -123,6 +123,12 @@ that is not implemented.
 
 def rewritten(program: str, kernel: str, check_call: CheckCall) -> Rewritten:
     """``program``, in which the function ``kernel`` is the kernel, for upstream MLIR. Raises Unsupported."""
+    if "hivm_regbaseintrins." in program:
+        chip = re.search(r'#hacc\.target<"(\w+)">', program)
+        raise Unsupported(
+            f"a program for {chip[1] if chip else 'Ascend950'}, whose vectors are in registers: lane hivm knows the"
+            " programs of Ascend910 chips, whose vectors are buffers in UB"
+        )
     try:
         module = parse(program)
     except Unreadable as error:
@@ -136,10 +142,6 @@ def _limit(module: Module) -> int:
     if found is None:
         raise Unsupported("the compiler's last program does not say how much UB the chip has")
     return int(found[1]) // 8
-
-
-class Refused(Unsupported):
-    """The program has something that is not known. The message names it, and the line of the kernel."""
 
 
 @dataclass(slots=True)
@@ -189,9 +191,10 @@ class _Rewrite:
         used = max((place.end for place in self.places), default=0)
         return Rewritten(text, list(self.called.values()), self.places, list(self.sites), used, limit)
 
-    def refuse(self, what: str) -> Refused:
+    def refuse(self, what: str) -> Unsupported:
+        """With the line of the kernel."""
         where = self.module.line_at(self.location)
-        return Refused(f"{what}{f' ({where})' if where else ''}")
+        return Unsupported(f"{what}{f' ({where})' if where else ''}")
 
     def _entry(self, text: str) -> bool:
         """Whether this function is the kernel, which is then begun."""

@@ -329,6 +329,7 @@ def function(llvm_ir: str, declared: Function) -> str:
     buffer that it is given, and logs what it stores to global memory.
     """
     types, arguments, checks, before, after = ["i64 %site"], [], [], [], []
+    given = 0
     for number, kind in enumerate(declared.types):
         if not kind.startswith("memref"):
             scalar = "i64" if kind == "index" else _LLVM.get(kind, kind)
@@ -340,6 +341,9 @@ def function(llvm_ir: str, declared: Function) -> str:
         types += parts
         arguments += parts
         if "<ub>" in kind:
+            if given < ub.MOST_GIVEN:
+                checks.append(f"  store ptr %a{number}p, {_word(ub.GIVEN + given)}")
+            given += 1
             checks.append(f"  call void @hivm_check({', '.join([*parts, f'i64 {BITS[element]}'])})")
         elif declared.name.startswith("store_ubuf_to_gm_"):
             size = BITS[element] // 8
@@ -355,6 +359,7 @@ def function(llvm_ir: str, declared: Function) -> str:
         [
             f"  store i64 %site, {_word(ub.SITE)}",
             *checks,
+            *(f"  store i64 0, {_word(ub.GIVEN + each)}" for each in range(given, ub.MOST_GIVEN)),
             *before,
             f"  call void @{declared.name}({', '.join(arguments)})",
             *after,

@@ -23,6 +23,9 @@ MODE, LOG, USED, CAPACITY, FULL, SITE, KIND, WORD, FIRST, LAST, LIMIT = range(11
 JUMP = 16
 """The account's first word of a jump buffer, by which a violation ends its launch."""
 
+GIVEN, MOST_GIVEN = 100, 8
+"""The account's words for the buffers that the library function at work was given."""
+
 _ACCOUNT_BYTES = 4096
 _PROT, _FLAGS = 0x1 | 0x2, 0x02 | 0x20 | 0x100000  # read, write; private, anonymous, never in place of another mapping
 

@@ -37,9 +37,9 @@ def noted(account: Sequence[int], places: Sequence[Place], sites: Sequence[Site]
             distance, where = first - begin, f"from {begin - first} bytes before it"
         return _violation(place, "access", ub.BASE + first, distance, f"{who} touches {_named(place)}, {where}")
     address, size, index = account[ub.WORD] - ub.BASE, account[ub.FIRST], account[ub.LAST]
-    place = next((each for each in places if each.begin <= address < each.end), None) or Place(
-        address, address, "?", ""
-    )
+    given = (ub.unpacked(word) for word in account[ub.GIVEN : ub.GIVEN + ub.MOST_GIVEN] if word)
+    there = (places[number] for begin, end, number in given if begin <= address < end)
+    place = next(there, Place(address, address, "a buffer", ""))
     if kind == runtime.LAYOUT:
         what = f"{who} gets {_named(place)} in a layout that it is not known for"
     elif kind == runtime.STRAY:

@@ -1,0 +1,303 @@
+"""Lane hivm runs the compiler's last program as it is planned, sees what it does in UB, and refuses what it does not
+know.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from conformance.engine import Engine, Options
+from conformance.lanes import by_name
+from conformance.lanes.errors import OutOfBounds, Unsupported
+from conformance.subjects.launching import Settings
+from reference import verdict as v
+from reference.case import Case, Group, Launch
+from tests import hivm_kernels as kernels
+from tests.audited import fake
+from tests.hostile import tree
+
+LANE = by_name("hivm")
+if (_UNAVAILABLE := LANE.unavailable()) is not None:
+    pytest.skip(_UNAVAILABLE, allow_module_level=True)
+
+from conformance.lanes.ascend import compiler  # noqa: E402
+from conformance.lanes.ascend.binding import bind  # noqa: E402
+from conformance.lanes.hivm import program  # noqa: E402
+from conformance.lanes.hivm.launcher import Launcher  # noqa: E402
+
+Edit = Callable[[str], str]
+
+SIXTY_FOUR = torch.arange(64, dtype=torch.int32)
+PAST = 1 << 24
+
+
+class Edited(Launcher):
+    """A launcher whose compiler is someone else: what it leaves is changed by ``edit``."""
+
+    def __init__(self, folder: Path, edit: Edit) -> None:
+        super().__init__(folder)
+        self._edit = edit
+
+    def last_program(self, module: str) -> str:
+        program = super().last_program(module)
+        edited = self._edit(program)
+        assert edited != program
+        return edited
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def launcher(cache: Path) -> Launcher:
+    return Launcher(cache)
+
+
+def unwritten(elements: int = 64, dtype: torch.dtype = torch.int32) -> torch.Tensor:
+    return torch.full((elements,), v.UNWRITTEN, dtype=dtype)
+
+
+def replaced(*changes: tuple[str, str]) -> Edit:
+    """Each pattern by its replacement, once, on the line that has it."""
+
+    def edit(text: str) -> str:
+        for pattern, replacement in changes:
+            text, count = re.subn(pattern, replacement, text, count=1)
+            assert count, pattern
+        return text
+
+    return edit
+
+
+def edited_launch(folder: Path, kernel: Any, arguments: Mapping[str, Any], edit: Edit) -> None:
+    """Launch what ``edit`` makes of the kernel's last program, compiled for this alone."""
+    launcher = Edited(folder, edit)
+    code = launcher.compile(launcher.lower(kernel, bind(kernel, arguments)), kernel, bind(kernel, arguments))
+    launcher._loaded.clear()
+    launcher._code = lambda kernel, bound: (code, True)  # type: ignore[method-assign]
+    launcher.launch(kernel, (1,), arguments)
+
+
+def violation_of(folder: Path, kernel: Any, arguments: Mapping[str, Any], edit: Edit) -> OutOfBounds:
+    with pytest.raises(OutOfBounds) as caught:
+        edited_launch(folder, kernel, arguments, edit)
+    return caught.value
+
+
+def line_of(kernel: Any, text: str) -> str:
+    """The line of the kernel that has ``text``, as messages name it."""
+    lines = Path(kernels.__file__).read_text(encoding="utf-8").splitlines()
+    first = next(
+        number
+        for number, line in enumerate(lines)
+        if line == f"def {kernel.fn.__name__}" or line.startswith(f"def {kernel.fn.__name__}(")
+    )
+    number = next(number for number in range(first, len(lines)) if text in lines[number]) + 1
+    return f"hivm_kernels.py:{number}"
+
+
+# --- what it runs -------------------------------------------------------------------------------------------------
+
+
+def test_a_masked_load_takes_the_other_value(launcher: Launcher) -> None:
+    out = unwritten()
+    launcher.launch(kernels.masked, (1,), {"values": SIXTY_FOUR, "out": out, "n": 5})
+    assert out.tolist() == [*range(1, 6), *[1] * 59]
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_two_runs_leave_what_one_leaves(launcher: Launcher, backwards: bool) -> None:
+    """Programs that read what others have stored: memory is as before when the second run begins."""
+    out = torch.zeros(64 + 48 * 2, dtype=torch.int32)
+    launcher.backwards = backwards
+    try:
+        launcher.launch(kernels.counted_up, (3,), {"out": out, "n": 2})
+    finally:
+        launcher.backwards = False
+    expected = np.zeros(out.numel(), dtype=np.int32)
+    for first in (0, 48, 96):
+        expected[first : first + 64] += 2
+    assert out.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("grid", [(5,), (3, 2), (2, 3, 4)])
+def test_grids_of_one_two_and_three_dimensions(launcher: Launcher, grid: tuple[int, ...]) -> None:
+    x, y, z = (*grid, 1, 1)[:3]
+    out = unwritten(x * y * z)
+    launcher.launch(kernels.numbered_programs, grid, {"out": out})
+    assert out.tolist() == [k * 100 + j * 10 + i for k in range(z) for j in range(y) for i in range(x)]
+
+
+@pytest.mark.parametrize("first", [0, PAST - 64, PAST, (1 << 31) - 64])
+def test_vectors_are_divided_in_float32(launcher: Launcher, first: int) -> None:
+    values = torch.arange(first, first + 64, dtype=torch.int64).to(torch.int32)
+    out = unwritten()
+    launcher.launch(kernels.divided, (1,), {"values": values, "out": out, "n": 3})
+    as_float = (values.numpy().astype(np.float32) / np.float32(3)).astype(np.int32)
+    assert out.tolist() == as_float.tolist()
+    exact = (values // 3).tolist()
+    assert (out.tolist() == exact) == (first < PAST)
+
+
+def test_remainders_are_exact_where_quotients_are_not(launcher: Launcher) -> None:
+    values, out = SIXTY_FOUR + PAST, unwritten()
+    launcher.launch(kernels.remainders, (1,), {"values": values, "out": out, "n": 3})
+    assert out.tolist() == (values % 3).tolist()
+
+
+# --- what it sees in UB -------------------------------------------------------------------------------------------
+
+
+def test_a_buffer_moved_onto_one_that_is_in_use_shows(cache: Path) -> None:
+    values, others, out = SIXTY_FOUR, SIXTY_FOUR * 1000, unwritten()
+    arguments = {"values": values, "others": others, "out": out}
+    edited_launch(cache, kernels.added, arguments, lambda text: text + "\n")
+    assert out.tolist() == (values * 3 + others).tolist()
+    edited_launch(cache, kernels.added, arguments, replaced((r"arith\.constant 256 : i64", "arith.constant 0 : i64")))
+    assert out.tolist() != (values * 3 + others).tolist()
+
+
+def test_ub_that_was_never_written_is_named_and_where_it_shows(cache: Path) -> None:
+    """Without the value that fills the buffer where the mask is false; the load fills its last 32 bytes, 8 elements."""
+    out = unwritten()
+    arguments = {"values": SIXTY_FOUR, "out": out, "n": 5}
+    found = violation_of(cache, kernels.masked, arguments, replaced(("arith.cmpi slt", "arith.cmpi sgt")))
+    assert found.guard.buffer == "UB 0x0"
+    assert found.guard.direction == "read"
+    line = line_of(kernels.masked, "tl.load")
+    assert f"depends on UB 0x0, where it has 64 x i32 ({line})" in found.guard.message
+    assert found.stored_at == out.data_ptr() + 8 * 4
+
+
+def test_an_argument_that_reaches_out_of_its_buffer(cache: Path) -> None:
+    def longer(text: str) -> str:
+        size = "%more = arith.constant 72 : index\n"
+        part = r"(?m)^ *(%\S+ = memref\.subview %\d+\[0\] )\[%\d+\]( \[1\] : memref<64xi32, #hivm\.address_space<ub>>)"
+        return re.sub(part, rf"{size}\1[%more]\2", text, count=1)
+
+    arguments = {"values": SIXTY_FOUR, "out": unwritten(), "n": 5}
+    found = violation_of(cache, kernels.masked, arguments, longer)
+    line = line_of(kernels.masked, "tl.load")
+    assert found.guard.message == (
+        f"load_gm_to_ubuf_1d_int32_t ({line}) touches 64 x i32 planned at UB 0x0 ({line}), up to 32 bytes past its end"
+    )
+    assert (found.guard.buffer, found.guard.address, found.guard.distance) == ("UB 0x0", 0, 32)
+
+
+def test_a_buffer_planned_past_the_end_of_ub(cache: Path) -> None:
+    arguments = {"values": SIXTY_FOUR, "others": SIXTY_FOUR, "out": unwritten()}
+    past = replaced((r"arith\.constant 256 : i64", "arith.constant 196512 : i64"))
+    found = violation_of(cache, kernels.added, arguments, past)
+    assert "planned at UB 0x2ffa0" in found.guard.message
+    assert "which ends 160 bytes past the end of UB (0x30000)" in found.guard.message
+
+
+def test_a_single_access_outside_its_buffer(cache: Path) -> None:
+    """The loop over the elements of a remainder goes one too far."""
+    arguments = {"values": SIXTY_FOUR, "out": unwritten(), "n": 3}
+    further = replaced(
+        (r"(scf\.for %\w+ = %c0 to )%c64( step)", r"\1%further\2"),
+        (r"(?m)^( *hivm\.hir\.set_mask_norm)", r"%further = arith.constant 65 : index\n\1"),
+    )
+    found = violation_of(cache, kernels.remainders, arguments, further)
+    line = line_of(kernels.remainders, "%")
+    assert f"a single load ({line}) touches 64 x i32 planned at UB" in found.guard.message
+    assert found.guard.message.endswith("up to 4 bytes past its end")
+
+
+def test_a_gather_by_an_index_that_is_not_there(launcher: Launcher) -> None:
+    indices, out = SIXTY_FOUR.flip(0).contiguous(), unwritten()
+    arguments = {"values": SIXTY_FOUR * 2, "indices": indices, "out": out}
+    launcher.launch(kernels.gathered, (1,), arguments)
+    assert out.tolist() == (indices * 2).tolist()
+    indices[7] = 64
+    with pytest.raises(
+        OutOfBounds, match=r"gathers by index 64 from 64 x f32 planned at UB .*of which it was given 64"
+    ):
+        launcher.launch(kernels.gathered, (1,), arguments)
+
+
+# --- what it refuses ----------------------------------------------------------------------------------------------
+
+
+def test_a_function_that_is_not_known_is_named_with_the_line(launcher: Launcher) -> None:
+    values = torch.zeros(64, dtype=torch.float32)
+    line = line_of(kernels.raised_to_e, "tl.exp")
+    with pytest.raises(Unsupported, match=rf"library function vexp_1d_float is not known \({re.escape(line)}\)"):
+        launcher.launch(kernels.raised_to_e, (1,), {"values": values, "out": values.clone()})
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (replaced((r"hivm\.hir\.set_mask_norm", "hivm.hir.set_ctrl true at ctrl[48]")), "operation hivm.hir.set_ctrl"),
+        (replaced((r"#hivm\.module_core_type<AIV>", "#hivm.module_core_type<MIX>")), "vector cores alone"),
+        (replaced((r'"UB_SIZE", 1572864 : i32', '"L3_SIZE", 1572864 : i32')), "how much UB"),
+        (replaced((r"hivm\.unlikely_condition", "hivm.some_condition")), "attribute of }: } {hivm.some_condition}"),
+        (replaced((r"pointer_cast\((%\w+)\)", r"pointer_cast(\1, \1)")), "buffer at several addresses"),
+        (replaced((r"pointer_cast\(%\w+\)", r"pointer_cast(%arg0)")), "an address that the plan does not say"),
+        (replaced((r"(load_gm_to_ubuf_1d_int32_t\(%\w+, %\w+), %c2_i32", r"\1, %c1_i32")), "argument 2 is 1"),
+        (lambda text: text.replace("64xi32", "8x8xi32"), "8x8xi32"),
+        (lambda text: text[: len(text) // 2], "not as expected"),
+    ],
+    ids=["operation", "core", "ub", "attribute", "addresses", "address", "mode", "shape", "half"],
+)  # fmt: skip
+def test_a_program_of_another_shape_is_refused(masked_program: str, edit: Edit, said: str) -> None:
+    from conformance.lanes.hivm import library
+
+    program.rewritten(masked_program, "masked", library.check_call)
+    with pytest.raises(Unsupported, match=re.escape(said)):
+        program.rewritten(edit(masked_program), "masked", library.check_call)
+
+
+@pytest.fixture(scope="module")
+def masked_program(launcher: Launcher) -> str:
+    bound = bind(kernels.masked, {"values": SIXTY_FOUR, "out": unwritten(), "n": 5})
+    return launcher.last_program(launcher.lower(kernels.masked, bound))
+
+
+def test_a_chip_whose_vectors_are_in_registers_is_refused(cache: Path) -> None:
+    launcher = Launcher(cache, target="Ascend950PR_9579")
+    with pytest.raises(Unsupported, match=r"Ascend950PR_9579, whose vectors are in registers: .* knows .* Ascend910"):
+        launcher.precompile(kernels.masked, {"values": SIXTY_FOUR, "out": unwritten(), "n": 5})
+
+
+def test_another_version_of_the_compiler_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = compiler.at(fake(tmp_path, "exit 70", "1.3.0"), 60)
+    monkeypatch.setattr(compiler, "find", lambda timeout: other)
+    with pytest.raises(Unsupported, match=r"bishengir-compile 1\.3\.0: lane hivm knows the programs of 1\.2\.0"):
+        Launcher(tmp_path / "cache").precompile(kernels.masked, {"values": SIXTY_FOUR, "out": unwritten(), "n": 5})
+
+
+# --- in a run -----------------------------------------------------------------------------------------------------
+
+
+CASE = Case((0, 3), (0, 1, 2), 3, 5, (Group(((4, 2),), 2, 2),))
+
+
+def test_a_run_names_what_is_outside_in_global_memory_and_in_ub(tmp_path: Path) -> None:
+    body = """
+i = tl.arange(0, 16)
+loaded = tl.load(positions_ptr + i, mask=i < 3, other=0).to(tl.float32)
+tl.store(slot_mapping_ptr + i, tl.gather(loaded, i + num_tokens, 0).to(tl.int32), mask=i < 5)
+tl.store(slot_mapping_ptr + max_num_tokens, 7)
+"""
+    source = tree(tmp_path, kernel=body)
+    engine = Engine(LANE, Options(("kernels",), {"kernels": str(source)}, 1, 60.0, tmp_path / "cache", 1))
+    try:
+        entry = next(entry for entry in engine.entries() if entry.name == "v1")
+        finding = engine.run(entry, CASE, Launch(), Settings(tile=16))
+        assert finding.verdict.kind == v.GUARD
+        assert finding.verdict.guards[0].buffer.startswith("UB 0x")
+        assert "gathers by index 16" in finding.verdict.guards[0].message
+    finally:
+        engine.close()

@@ -183,6 +183,7 @@ class UnderTest:
         """The same with the case that the property was asked of made smaller, not that of the launch that is wrong."""
         first, launches = failure.broken, 0
         smallest = failure.finding, first  # what succeeds last is the smallest
+        own = signature(replace(failure.finding, evidence=self._evidence.all()))
 
         def run(case: Case, launch: Launch) -> Finding:
             nonlocal launches, smallest
@@ -190,7 +191,7 @@ class UnderTest:
             asked = case, launch, settings_of_launch(self.entry, launch)
             with suppress(NotForIt, NothingToCompare):
                 contradicted = self._contradicted(first.property, asked, first.choice)
-                if contradicted is not None:
+                if contradicted is not None and (own is None or can_be(contradicted[0], {own})):
                     smallest = contradicted
                     return _standing_for(contradicted[1])
             return replace(_standing_for(first), verdict=v.Verdict(v.PASS))

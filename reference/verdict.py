@@ -24,6 +24,9 @@ KINDS = (PASS, MISMATCH, GUARD, CRASH, HANG, COMPILE_ERROR, REFUSED, UNSUPPORTED
 
 _LISTING = re.compile(r"at [0-9]+:[0-9]+:")
 
+ON_CHIP = "UB"
+"""What a Guard calls the on-chip memory of an NPU. Its addresses are those that the compiler planned."""
+
 MAX_DIFFERENCES = 16
 """Differences kept in a verdict; the rest is counted only."""
 
@@ -33,7 +36,8 @@ class Guard:
     """One access outside what the kernel may touch, or a store into an input.
 
     ``direction`` is "read" or "write"; ``distance`` counts bytes to the nearest element of ``buffer``: negative before
-    the first, 0 at an element (a store into an input), positive past the last. ``message`` says all of it in words.
+    the first, 0 at an element (a store into an input; a read of what was never written), positive past the last.
+    ``message`` says all of it in words.
     """
 
     buffer: str

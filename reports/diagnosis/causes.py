@@ -45,6 +45,7 @@ CAUSES: Mapping[str, str] = MappingProxyType(
         "out of bounds access before": "memory before a buffer is touched",
         "out of bounds access past": "memory past a buffer is touched",
         "input written": "an input is written",
+        "read before it is written": "on-chip memory is read that nothing was written to",
         # Arithmetic.
         "sign": "a negative position gets a slot, or moves what other tokens get",
         "float32": "a number above 2^24 went through float32 and lost its last bits",

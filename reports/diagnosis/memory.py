@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from reference.case import Case
-from reference.verdict import Guard
+from reference.verdict import ON_CHIP, Guard
 from reports.diagnosis.mapping import Mapping, Observation
 
 _NUMBERS = re.compile(r"0x[0-9a-f]+|-?[0-9]+")
@@ -20,6 +20,8 @@ _MOST_TOKENS = 1024
 
 def cause_of(guard: Guard) -> str:
     """The cause that a guard violation is by itself."""
+    if guard.distance == 0 and guard.direction == "read":  # of on-chip memory: nothing else can be told so
+        return "read before it is written"
     if guard.distance == 0 and guard.direction == "write":
         return "input written"
     direction = guard.direction if guard.direction in ("read", "write") else "access"
@@ -34,7 +36,8 @@ def buffer_of(guard: Guard) -> str:
 def sentence_of(guard: Guard, case: Case, seen: Observation) -> str:
     """What was touched and by how much, and what that looks like."""
     hint = _hint(guard, seen) if guard.buffer.startswith("block_table") and case.groups else ""
-    return f"{guard.message}{hint}{_MASK_DROPPED if guard.direction == 'read' else ''}"
+    dropped = guard.direction == "read" and guard.buffer != ON_CHIP
+    return f"{guard.message}{hint}{_MASK_DROPPED if dropped else ''}"
 
 
 def without_numbers(message: str) -> str:

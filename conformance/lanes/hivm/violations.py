@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from conformance.lanes.errors import OutOfBounds
+from conformance.lanes.errors import OutOfBounds, Unsupported
 from conformance.lanes.hivm import runtime, ub
-from conformance.lanes.hivm.program import Place, Site
-from reference.verdict import Guard
+from conformance.lanes.hivm.program import BITS, Place, Site
+from reference.verdict import ON_CHIP, Guard
 
 _MOST_USERS = 3
 
@@ -20,8 +20,8 @@ def _named(place: Place) -> str:
     return _at(f"{place.what} planned at UB {place.begin:#x}", place.line)
 
 
-def noted(account: Sequence[int], places: Sequence[Place], sites: Sequence[Site], ub_limit: int) -> OutOfBounds:
-    """The violation that native code has noted in the account."""
+def noted(account: Sequence[int], places: Sequence[Place], sites: Sequence[Site], ub_limit: int) -> Exception:
+    """What native code has noted in the account: OutOfBounds, or Unsupported for what a function is not known to do."""
     site = sites[account[ub.SITE]]
     who = _at(site.what, site.line)
     kind = account[ub.KIND]
@@ -35,20 +35,22 @@ def noted(account: Sequence[int], places: Sequence[Place], sites: Sequence[Site]
             distance, where = last - end, f"up to {last - end} bytes past its end"
         else:
             distance, where = first - begin, f"from {begin - first} bytes before it"
-        return _violation(place, "access", ub.BASE + first, distance, f"{who} touches {_named(place)}, {where}")
+        return _violation("access", ub.BASE + first, distance, f"{who} touches {_named(place)}, {where}")
     address, size, index = account[ub.WORD] - ub.BASE, account[ub.FIRST], account[ub.LAST]
     given = (ub.unpacked(word) for word in account[ub.GIVEN : ub.GIVEN + ub.MOST_GIVEN] if word)
     there = (places[number] for begin, end, number in given if begin <= address < end)
-    place = next(there, Place(address, address, "a buffer", ""))
+    place = next(there, Place(address, address, "a buffer of i8", ""))
     if kind == runtime.LAYOUT:
-        what = f"{who} gets {_named(place)} in a layout that it is not known for"
-    elif kind == runtime.STRAY:
+        return Unsupported(f"{who} gets {_named(place)} in a layout that it is not known for")
+    if kind == runtime.STRAY:
         what = f"{who} gathers by index {index} from {_named(place)}, of which it was given {size} elements"
     else:
         verb = "reads" if kind == runtime.READ_BEYOND else "writes to"
         what = f"{who} {verb} element {index} of {_named(place)}, of which it was given {size}"
+    elements = index if index < 0 else index - size + 1
+    width = max(BITS[place.what.rpartition(" ")[2]] // 8, 1)
     direction = "write" if kind == runtime.WRITTEN_BEYOND else "read"
-    return _violation(place, direction, ub.BASE + address, index - size + 1, what)
+    return _violation(direction, ub.BASE + address, elements * width, what)
 
 
 def unwritten(begin: int | None, users: Sequence[Place], stored_at: int | None) -> OutOfBounds:
@@ -58,9 +60,9 @@ def unwritten(begin: int | None, users: Sequence[Place], stored_at: int | None) 
     names = list(dict.fromkeys(_at(each.what, each.line) for each in users))
     shown = ", then ".join(names[:_MOST_USERS]) + (", ..." if len(names) > _MOST_USERS else "")
     where = "UB of more than one buffer" if begin is None else f"UB {begin:#x}, where it has {shown}"
-    message = f"what the launch stores depends on {where}, and which it has not written"
-    return OutOfBounds(Guard("UB" if begin is None else f"UB {begin:#x}", "read", begin or 0, 0, message), stored_at)
+    message = f"what the launch stores depends on {where}, which it has not written"
+    return OutOfBounds(Guard(ON_CHIP, "read", begin or 0, 0, message), stored_at)
 
 
-def _violation(place: Place, direction: str, address: int, distance: int, message: str) -> OutOfBounds:
-    return OutOfBounds(Guard(f"UB {place.begin:#x}", direction, address - ub.BASE, distance, message))
+def _violation(direction: str, address: int, distance: int, message: str) -> OutOfBounds:
+    return OutOfBounds(Guard(ON_CHIP, direction, address - ub.BASE, distance, message))

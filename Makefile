@@ -5,6 +5,9 @@ SUBJECT := kernels
 SOURCE :=
 PROFILE := gate
 ARGS :=
+# How long `make deep` lasts, and how many runs `make stability` makes.
+MINUTES := 60
+RUNS := 200
 # Empty: `lowered` where triton-ascend has a wheel for this Python and machine, else `interpreter`.
 LANE :=
 # Empty: the first of python3.11, python3 that is CPython 3.11 or later and can create an environment.
@@ -14,7 +17,7 @@ TORCH :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help conformance test test-interpreter deep lint bench bench-kernels audit environment environment-interpreter explain-lane \
+.PHONY: help conformance test test-interpreter deep stability agreement lint bench bench-kernels audit environment environment-interpreter explain-lane \
         check-device clean clean-cache clean-environment
 
 # --- which Python, and so which lane ------------------------------------------------------------------------------
@@ -61,10 +64,17 @@ test: explain-lane $(READY)
 test-interpreter: .venv-interpreter/.complete
 	.venv-interpreter/bin/python -m pytest conformance --lane interpreter --hypothesis-profile quick
 
-# Lane against lane, then as many cases a test as profile deep has: hours.
-deep: .venv/.complete .venv-interpreter/.complete
-	.venv/bin/python -m conformance.agreement --cases 20000
-	.venv/bin/python -m pytest conformance $(SUBJECT_OPTIONS) --lane lowered --hypothesis-profile deep $(ARGS)
+# For hours: saved failures first, then rounds of what was drawn least so far, each with a new seed.
+deep: explain-lane $(READY)
+	$(RUN_PYTHON) -m conformance.deep --minutes $(MINUTES) $(SUBJECT_OPTIONS) --lane $(LANE) $(ARGS)
+
+# Runs with different seeds, each of which has to pass.
+stability: explain-lane $(READY)
+	$(RUN_PYTHON) -m conformance.stability --runs $(RUNS) $(SUBJECT_OPTIONS) --lane $(LANE) $(ARGS)
+
+# Lane against lane.
+agreement: .venv/.complete .venv-interpreter/.complete
+	.venv/bin/python -m conformance.agreement --cases 20000 $(ARGS)
 
 lint: $(OWN_ENVIRONMENT)/.dev-complete
 	$(OWN_ENVIRONMENT)/bin/python -m ruff check .
@@ -106,7 +116,10 @@ help:
 	@echo '     ARGS="..."               more arguments for pytest'
 	@echo 'make test                     the tests of the suite itself and a quick conformance run'
 	@echo 'make test-interpreter         a quick conformance run on the interpreter lane'
-	@echo 'make deep                     both lanes on 20,000 cases, then PROFILE=deep (SUBJECT, SOURCE and ARGS as above)'
+	@echo 'make deep MINUTES=60          fuzz for that long, what was drawn least first; keeps each failure in reports/output/deep/'
+	@echo 'make stability RUNS=200       that many quick runs with different seeds, until one does not pass'
+	@echo '     SUBJECT, SOURCE, LANE    as above;  ARGS="..." more arguments of the command and of pytest'
+	@echo 'make agreement                lane against lane on 20,000 cases'
 	@echo 'make lint                     ruff, mypy and actionlint'
 	@echo 'make bench                    cases a second, launch times; writes reports/output/bench.json'
 	@echo 'make bench-kernels LANE=cuda  times of the kernels on a GPU; writes reports/output/bench-kernels.json'

@@ -1,0 +1,53 @@
+"""``python -m conformance.stability``: many runs, none of them twice, stopped by the first that is not green."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from conformance import stability
+from tests.faults.catalogue import by_name, write_variant
+
+# A test that compiles nothing.
+ONE_TEST = ("conformance/test_dcp.py", "--max-examples", "20")
+
+
+def test_runs_that_passed_are_not_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--runs", "2", "--first-seed", "7", "--report-dir", str(tmp_path), *ONE_TEST)
+    assert stability.main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert "2/2 runs passed" in printed
+    assert "2 runs passed, 40 cases" in printed
+    assert json.loads((tmp_path / "stability.json").read_text())["passed"] == {"7": 20, "8": 20}
+    assert not list(tmp_path.glob("seed-*"))
+    assert stability.main(arguments) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "2 of 2 runs have passed before"
+
+
+def test_the_first_run_that_fails_ends_it_and_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write_variant(by_name("torch-kernel-block-for-virtual-block"), tmp_path / "wrong")
+    folder = tmp_path / "reports"
+    options = ("--runs", "50", "--jobs", "1", "--first-seed", "3", "--report-dir", str(folder))
+    assert stability.main([*options, *ONE_TEST, "--source", f"kernels={source}"]) == 1
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"seed 3 did not pass (exit status 1); reports: {folder / 'seed-3'}"
+    assert list((folder / "seed-3").glob("failure-*.json"))
+    assert [path.name for path in folder.glob("seed-*")] == ["seed-3"]
+
+
+def test_other_runs_than_these_count_for_nothing(tmp_path: Path) -> None:
+    passed = stability.Passed(tmp_path / "stability.json", {"arguments": ["conformance"], "commit": "1"})
+    passed.add(4, 9)
+    for asked, expected in ((passed.asked, {4: 9}), ({**passed.asked, "commit": "2"}, {})):
+        again = stability.Passed(passed.file, asked)
+        again.read()
+        assert again.cases == expected
+    passed.file.write_text("{")
+    assert stability.main(["--runs", "1", "--report-dir", str(tmp_path)]) == 2
+
+
+def test_a_number_that_cannot_be_meant_is_refused() -> None:
+    with pytest.raises(SystemExit):
+        stability.main(["--runs", "0"])

@@ -1,0 +1,52 @@
+"""``python -m tests.faults``: which faults the suite finds, by which test, after how many examples."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from pathlib import Path
+
+from tests.faults.matrix import RESULTS, Bar, faults, run
+from tests.faults.results import Results
+from tests.faults.table import document, lines, write
+
+CORES = os.cpu_count() or 1
+REPORT = Path("reports/output/faults.json")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """0: every fault that is none of the equivalents is killed with every seed, and no equivalent is."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
+    parser.add_argument("--only", metavar="PATTERN", help="faults whose name or entry point this expression matches")
+    parser.add_argument("--seeds", type=int, default=5, metavar="N", help="seeds 0 .. N-1 (default 5)")
+    parser.add_argument("--workers", type=int, default=CORES, metavar="N", help="at once (default: all cores)")
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="FILE", help="what is known, appended to")
+    parser.add_argument("--report", type=Path, default=REPORT, metavar="FILE", help=f"default {REPORT}")
+    options = parser.parse_args(arguments)
+    if options.seeds < 1 or options.workers < 1:
+        parser.error("--seeds and --workers must be at least 1")
+    try:
+        wanted = re.compile(options.only or "")
+    except re.error as error:
+        parser.error(f"--only {options.only}: {error}")
+    chosen = [fault for fault in faults() if wanted.search(fault.name) or wanted.search(fault.entry_point)]
+    if not chosen:
+        parser.error(f"--only {options.only}: no fault's name or entry point matches")
+    seeds = range(options.seeds)
+    try:
+        found = run(chosen, seeds, Results.read(options.results), workers=options.workers, tell=Bar())
+    except KeyboardInterrupt:
+        print(f"\ninterrupted; what is known is in {options.results}, the same command goes on", file=sys.stderr)
+        return 130
+    report = document(chosen, found, seeds)
+    write(report, options.report)
+    print()
+    for line in lines(report):
+        print(line)
+    return 0 if report["summary"]["as_it_should_be"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

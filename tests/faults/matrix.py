@@ -1,0 +1,230 @@
+"""The matrix: every fault against every seed, as many at once as there are cores, what is known already left out."""
+
+from __future__ import annotations
+
+import multiprocessing
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import sha256
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, TextIO
+
+from conformance.execution.server import die_with_parent
+from conformance.subjects.own import PLACES as ENTRY_PLACES
+from tests.faults import catalogue
+from tests.faults.equivalents import equivalents
+from tests.faults.killing import CONFORMANCE, INVALID, ROOT, Hunt, Result, Target
+from tests.faults.mutants import mutants
+from tests.faults.preloaded import fork_servers
+from tests.faults.results import Key, Results, subject_digest
+
+CACHE = ROOT / ".cache" / "faults"
+RESULTS = CACHE / "results.jsonl"
+
+_MODULES = {place.entry: place.module for place in ENTRY_PLACES}
+_SHARED = ("CP_", "cp_", "_cp", "owner", "virtual", "interleave", "shard", "turn", "run ", "is_own", "dcp")
+_RING = ("circular", "CIRCULAR", "is_paged", "ring")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One row: its ``name``, where it is looked for, and how to write it. ``kind`` is its operator, or the catalogue's
+    kind of mistake; ``summary`` says what is wrong; ``equivalent`` why that is nothing, if it is not.
+    """
+
+    name: str
+    entry_point: str
+    kind: str
+    summary: str
+    first: tuple[str, ...]
+    is_mutation: bool
+    file: str
+    text: str
+    equivalent: str = ""
+
+    def texts(self) -> dict[str, str]:
+        """The package with the fault: source by module."""
+        return {**_texts(), self.file.removesuffix(".py"): self.text}
+
+    def digest(self) -> str:
+        """Of what the entry point runs, with the fault."""
+        right = subject_digest(_texts(), _MODULES[self.entry_point])
+        return sha256(f"{right}{self.file}{self._changed()}".encode()).hexdigest()[:16]
+
+    def _changed(self) -> str:
+        """The lines that differ, from the first to the last: what is around them may move."""
+        before, after = _texts()[self.file.removesuffix(".py")].splitlines(), self.text.splitlines()
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False)))
+        left = zip(reversed(before[same:]), reversed(after[same:]), strict=False)
+        behind = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], left))
+        end = len(after) - behind
+        return "\n".join([*before[same : len(before) - behind], "=>", *after[same:end]])
+
+
+@lru_cache(maxsize=1)
+def _texts() -> dict[str, str]:
+    """The package as it was when this process began to look at it: a run does not notice that somebody works on it."""
+    return {path.stem: path.read_text(encoding="utf-8") for path in catalogue.PACKAGE.glob("*.py")}
+
+
+def faults() -> list[Fault]:
+    """The catalogue's, then the mutations."""
+    found = []
+    for each in catalogue.CATALOGUE:
+        text = catalogue.faulty_source(each, _texts()[each.file.removesuffix(".py")])
+        first = ("cp",) if each.kind == "context parallelism" else ("plain",)
+        found.append(Fault(each.name, each.entry_point, each.kind, each.summary, first, False, each.file, text))
+    for mutant in mutants():
+        first = _first_kinds(mutant.name)
+        reason = equivalents().get(mutant.name, "")
+        found.append(
+            Fault(mutant.name, mutant.entry_point, mutant.operator, "", first, True, mutant.file, mutant.source, reason)
+        )
+    return found
+
+
+def _first_kinds(name: str) -> tuple[str, ...]:
+    """Where to look first: a change of what only ranks, or only rings, do shows in no other case."""
+    if any(word in name for word in _RING):
+        return ("circular", "plain")
+    return ("cp",) if any(word in name.partition(": ")[2] for word in _SHARED) else ("plain",)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A fault, the seeds to look for it with, by which suite, and ``texts``, the package that has it."""
+
+    fault: Fault
+    seeds: tuple[int, ...]
+    suite: str
+    texts: Mapping[str, str] = field(repr=False)
+
+
+Done = list[tuple[int, dict[str, Any]]]
+
+
+def run(
+    chosen: Sequence[Fault],
+    seeds: Sequence[int],
+    results: Results,
+    *,
+    workers: int,
+    suite: str = CONFORMANCE,
+    tell: Callable[[int, int, str], None] = lambda done, total, name: None,
+) -> dict[str, dict[int, Any]]:
+    """Results by fault and seed. What is known is not run again; what is found out is written at once."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="faults-") as scratch:
+        subjects = {fault.name: fault.digest() for fault in chosen}
+
+        def key(fault: Fault, seed: int) -> Key:
+            return Key(fault.name, subjects[fault.name], suite, seed)
+
+        wanted = [(fault, seed) for fault in chosen for seed in (seeds[:1] if fault.equivalent else seeds)]
+        missing = [(fault, seed) for fault, seed in wanted if key(fault, seed) not in results.known]
+        total, done = len(wanted), len(wanted) - len(missing)
+        tell(done, total, "")
+        for part in (seeds[:1], seeds[1:]):
+            jobs = []
+            for fault in chosen:
+                left = tuple(seed for owner, seed in missing if owner is fault and seed in part)
+                first = results.known.get(key(fault, seeds[0]), {})
+                if left and part is not seeds[:1] and first.get("status") == INVALID:
+                    for seed in left:  # what does not run does not run with any seed
+                        results.add(key(fault, seed), first)
+                    done += len(left)
+                elif left:
+                    jobs.append(Job(fault, left, suite, fault.texts()))
+            for job, found in _each(jobs, Path(scratch), workers):
+                for seed, result in found:
+                    results.add(key(job.fault, seed), result)
+                done += len(found)
+                tell(done, total, job.fault.name)
+        answer: dict[str, dict[int, Any]] = {fault.name: {} for fault in chosen}
+        for fault, seed in wanted:
+            answer[fault.name][seed] = results.known[key(fault, seed)]
+        return answer
+
+
+def _each(jobs: Sequence[Job], scratch: Path, workers: int) -> Any:
+    if not jobs:
+        return
+    # A process that has been forked shares Hypothesis's state and the terminal with this one.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context, initializer=_begin) as pool:
+        waiting = iter(jobs)
+        running: dict[Future[Done], Job] = {}
+        try:
+            while True:
+                for job in waiting:
+                    running[pool.submit(hunt, job, str(scratch))] = job
+                    if len(running) > workers:
+                        break
+                if not running:
+                    return
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    yield running.pop(future), future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _begin() -> None:
+    """In a worker: it ends with whoever waits for it, and starts servers as forks of itself."""
+    die_with_parent()
+    fork_servers()
+
+
+def hunt(job: Job, scratch: str) -> Done:
+    """All seeds of one job, in one process of the subject."""
+    folder = Path(tempfile.mkdtemp(dir=scratch))
+    (folder / "kernels").mkdir()
+    for module, text in job.texts.items():
+        (folder / "kernels" / f"{module}.py").write_text(text, encoding="utf-8")
+    search = Hunt(Target(job.fault.name, job.fault.entry_point, str(folder), job.fault.first), CACHE)
+    try:
+        found: Done = []
+        for seed in job.seeds:
+            result = _searched(search, job, seed)
+            found.append((seed, result.to_json()))
+            if result.status == INVALID:
+                break
+        return found
+    finally:
+        search.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _searched(search: Hunt, job: Job, seed: int) -> Result:
+    if job.suite != CONFORMANCE:
+        return search.kill_with(job.suite, seed)
+    return search.kill(seed, shrink=seed == 0 and not job.fault.equivalent)
+
+
+class Bar:
+    """How far it is, on a terminal in one line that is written over, elsewhere a line a minute."""
+
+    def __init__(self, stream: TextIO = sys.stderr) -> None:
+        self._stream, self._started, self._told = stream, time.monotonic(), 0.0
+        self._first: int | None = None
+
+    def __call__(self, done: int, total: int, name: str) -> None:
+        now = time.monotonic()
+        self._first = done if self._first is None else self._first
+        fresh = done - self._first
+        left = (now - self._started) / fresh * (total - done) if fresh else 0.0
+        line = f"{done}/{total} searches, {left / 60:.0f} min left  {name[:70]}"
+        if self._stream.isatty():
+            bar = "#" * (30 * done // max(total, 1))
+            self._stream.write(f"\r\x1b[K[{bar:<30}] {line}")
+            self._stream.flush()
+        elif now - self._told > 60 or done == total:
+            self._told = now
+            self._stream.write(line + "\n")
+            self._stream.flush()

@@ -17,7 +17,7 @@ TORCH :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help conformance test test-interpreter deep stability agreement lint bench bench-kernels audit environment environment-interpreter explain-lane \
+.PHONY: help conformance test test-interpreter faults deep stability agreement lint bench bench-kernels audit environment environment-interpreter explain-lane \
         check-device clean clean-cache clean-environment
 
 # --- which Python, and so which lane ------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ conformance: explain-lane $(READY)
 	$(RUN_PYTHON) -m pytest conformance $(SUBJECT_OPTIONS) --lane $(LANE) --hypothesis-profile $(PROFILE) $(ARGS)
 
 # The tests of the suite itself, then a quick conformance run.
-test: explain-lane $(READY)
+test: explain-lane $(READY) $(if $(ENVIRONMENT),$(ENVIRONMENT)/.faults-complete)
 	$(RUN_PYTHON) -m pytest tests
 	$(RUN_PYTHON) -m pytest conformance --lane $(LANE) --hypothesis-profile quick
 
@@ -75,6 +75,10 @@ stability: explain-lane $(READY)
 # Lane against lane.
 agreement: .venv/.complete .venv-interpreter/.complete
 	.venv/bin/python -m conformance.agreement --cases 20000 $(ARGS)
+
+# Which wrong kernels the suite finds, by which test, after how many examples. Goes on where it was interrupted.
+faults: .venv/.faults-complete
+	.venv/bin/python -m tests.faults $(ARGS)
 
 lint: $(OWN_ENVIRONMENT)/.dev-complete
 	$(OWN_ENVIRONMENT)/bin/python -m ruff check .
@@ -162,6 +166,10 @@ endef
 .venv-interpreter/.complete: requirements/interpreter.txt requirements/interpreter-triton.txt
 	$(call create,interpreter)
 	.venv-interpreter/bin/python requirements/check_environment.py interpreter
+	@touch $@
+
+%/.faults-complete: requirements/faults.txt %/.complete
+	$*/bin/python -m pip install $(QUIETLY) --no-deps -r requirements/faults.txt
 	@touch $@
 
 %/.dev-complete: requirements/dev.txt %/.complete

@@ -17,7 +17,7 @@ TORCH :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help conformance test test-interpreter faults deep stability agreement lint bench bench-kernels audit environment environment-interpreter explain-lane \
+.PHONY: help conformance test test-interpreter faults deep stability agreement lint bench bench-kernels audit environment environment-interpreter environment-fleet explain-lane \
         check-device clean clean-cache clean-environment
 
 # --- which Python, and so which lane ------------------------------------------------------------------------------
@@ -101,8 +101,11 @@ environment: .venv/.complete
 
 environment-interpreter: .venv-interpreter/.complete
 
+# Ray, for python -m conformance.fleet.
+environment-fleet: $(OWN_ENVIRONMENT)/.fleet-complete
+
 clean-cache:
-	rm -rf .cache/lowered
+	rm -rf .cache/lowered .cache/hivm
 
 clean: clean-cache
 	rm -rf reports/output .hypothesis .pytest_cache .mypy_cache .ruff_cache build dist *.egg-info
@@ -115,7 +118,7 @@ help:
 	@echo 'make conformance              fuzz the kernels in kernels/ on the lane this machine has, and write reports/output/'
 	@echo '     SUBJECT="NAME ..."       whose kernels: kernels (default), vllm-ascend, ...'
 	@echo '     SOURCE=[NAME=]PATH       read them from a checkout or an unpacked wheel'
-	@echo '     LANE=NAME                lowered, interpreter; cuda and npu use the Python that PYTHON names, as it is'
+	@echo '     LANE=NAME                lowered, hivm, interpreter; cuda and npu use the Python that PYTHON names, as it is'
 	@echo '     PROFILE=NAME             quick, gate (default), deep'
 	@echo '     ARGS="..."               more arguments for pytest'
 	@echo 'make test                     the tests of the suite itself and a quick conformance run'
@@ -130,6 +133,7 @@ help:
 	@echo 'make audit                    compile every kernel for Ascend chips, no NPU needed; writes reports/output/audit.json'
 	@echo '     SUBJECT, SOURCE          as above;  ARGS="..." more arguments for python -m conformance.audit'
 	@echo 'make environment              .venv, for lane lowered; environment-interpreter: .venv-interpreter'
+	@echo 'make environment-fleet        adds Ray to it, for python -m conformance.fleet'
 	@echo 'make clean                    remove what runs wrote; clean-cache: compiled kernels; clean-environment: .venv*'
 	@echo
 	@echo 'When an environment is created:'
@@ -166,6 +170,10 @@ endef
 .venv-interpreter/.complete: requirements/interpreter.txt requirements/interpreter-triton.txt
 	$(call create,interpreter)
 	.venv-interpreter/bin/python requirements/check_environment.py interpreter
+	@touch $@
+
+%/.fleet-complete: requirements/fleet.txt %/.complete
+	$*/bin/python -m pip install $(QUIETLY) -r requirements/fleet.txt
 	@touch $@
 
 %/.faults-complete: requirements/faults.txt %/.complete

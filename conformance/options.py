@@ -15,6 +15,7 @@ from hypothesis.errors import InvalidArgument
 from conformance import lanes, shards, subjects
 from conformance.corpus import Corpus
 from conformance.engine import Options
+from conformance.lanes.hivm import VDIV, HivmLane
 from conformance.shards import Shard
 from conformance.subjects.entry import EntryPoint
 
@@ -56,6 +57,14 @@ def add(parser: pytest.Parser) -> None:
         help="entry points (v2, vllm-ascend.v2, ...), separated by commas, that must have run cases, or the run fails",
     )
     group.addoption("--lane", default="auto", metavar="NAME", help=f"auto (default), {', '.join(lanes.names())}")
+    group.addoption(
+        "--vdiv",
+        choices=VDIV,
+        default=VDIV[0],
+        metavar="WHERE",
+        help="lane hivm: where quotients of float32 vectors land, as IEEE 754 rounds (exact, the default) or on the"
+        " number below or above",
+    )
     group.addoption("--max-examples", type=int, metavar="N", help="examples a test, instead of the profile's")
     group.addoption(
         "--compile-budget", type=int, metavar="N", help="specializations a kernel and run (default 64; npu: 48)"
@@ -209,6 +218,10 @@ def lane(config: pytest.Config) -> lanes.Lane:
     name = config.option.lane
     try:
         chosen = lanes.automatic() if name == "auto" else lanes.by_name(name)
+        if chosen.name == HivmLane.name:
+            chosen = HivmLane(config.option.vdiv)
+        elif config.option.vdiv != VDIV[0]:
+            raise pytest.UsageError(f"--vdiv: an option of lane hivm, and this is lane {chosen.name}")
     except lanes.LaneUnavailable as error:
         raise pytest.UsageError(f"--lane: {error}") from error
     reason = chosen.unavailable()

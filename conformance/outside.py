@@ -64,7 +64,7 @@ def outside(engine: Engine, folder: Path, seed: int, nodeid: str, failed: Bounda
     identity = json.dumps([failed.document, verdict.kind], sort_keys=True)
     digest = hashlib.sha256(identity.encode()).hexdigest()[:10]
     file = folder / f"boundary-{entry.subject}-{entry.name}-{digest}.json"
-    words = ["pytest", nodeid, "--lane", engine.lane.name, "--subject", entry.subject]
+    words = ["pytest", nodeid, "--lane", engine.lane.name, *engine.lane.options(), "--subject", entry.subject]
     source = engine.options.sources.get(entry.subject, "")
     words += ["--source", f"{entry.subject}={source}"] if source else []
     shard = engine.options.shard

@@ -142,6 +142,7 @@ class Recorder:
             expected=finding.expected,
             shrinking=failed.shrinking,
             broken_property=failed.broken.told() if isinstance(failed, PropertyFailure) else None,
+            lane_options=engine.lane.options(),
         )
 
     def finish(self, engine: Engine, known: tuple[summary.Known, ...] = ()) -> list[str]:

@@ -40,7 +40,8 @@ class FailureReport:
     after it. ``call`` is the launch as bound, ``settings`` (``tile``, ``window``) what it was bound with, ``expected``
     the whole output, a row a group. ``environment`` is what
     ``reports.environment.environment()`` gives, ``diagnosis`` what ``reports.diagnosis.diagnose`` makes of the outcome.
-    ``broken_property``: what shows the failure without an oracle, of which this case is one launch.
+    ``broken_property``: what shows the failure without an oracle, of which this case is one launch. ``lane_options``
+    are the words of the command line that the lane was set with.
     """
 
     subject: str
@@ -62,6 +63,7 @@ class FailureReport:
     expected: Sequence[Sequence[int]] = ()
     shrinking: Shrinking | None = None
     broken_property: BrokenProperty | None = None
+    lane_options: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -74,7 +76,8 @@ class FailureReport:
 
     def replay_command(self, file: str | Path) -> str:
         """The command, one line for bash, that runs this failure again from its JSON ``file``."""
-        words = ["pytest", "conformance", "--replay", str(file), "--lane", self.lane, "--subject", self.subject]
+        words = ["pytest", "conformance", "--replay", str(file), "--lane", self.lane, *self.lane_options]
+        words += ["--subject", self.subject]
         if self.source:
             words += ["--source", f"{self.subject}={self.source}"]
         return " ".join(map(_quoted, words))

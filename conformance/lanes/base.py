@@ -51,6 +51,10 @@ class Lane(ABC):
         """Environment variables that the subject's process must start with."""
         return {}
 
+    def options(self) -> tuple[str, ...]:
+        """Words of the command line that the lane was set with, beside its name."""
+        return ()
+
     @abstractmethod
     def enter(self, cache: str) -> None:
         """Make ``kernel[grid](...)`` run on this lane, before the subject is imported. ``cache`` is a folder for

@@ -13,32 +13,36 @@ from conformance.execution.buffer import Buffer
 from conformance.lanes.base import Lane
 from conformance.lanes.lowered import LoweredLane
 
-_ROUNDING = "SLOT_MAPPING_VDIV"
+VDIV = ("exact", "low", "high")
+"""Where quotients of float32 vectors land: as IEEE 754 rounds, or on the number below or above."""
+
+_VARIABLE = "SLOT_MAPPING_VDIV"
 
 
 class HivmLane(Lane):
-    """Needs what lane ``lowered`` needs. ``vdiv``: where quotients of float32 vectors land, ``exact``, or one unit in
-    the last place ``low`` or ``high``.
-    """
+    """Needs what lane ``lowered`` needs. ``vdiv`` is one of ``VDIV``."""
 
     name = "hivm"
     clauses = frozenset({"pos-f32"})  # vectors of integers are divided in float32
     compile_seconds = 1.0
 
-    def __init__(self, vdiv: str = "exact") -> None:
+    def __init__(self, vdiv: str = VDIV[0]) -> None:
         self.vdiv = vdiv
 
     def unavailable(self) -> str | None:
         return LoweredLane().unavailable()
 
+    def options(self) -> tuple[str, ...]:
+        return () if self.vdiv == VDIV[0] else ("--vdiv", self.vdiv)
+
     def environment(self) -> Mapping[str, str]:
-        return {_ROUNDING: self.vdiv}
+        return {_VARIABLE: self.vdiv}
 
     def enter(self, cache: str) -> None:
         from conformance.lanes.hivm.launcher import Launcher
         from conformance.lanes.hivm.library import Rounding
 
-        self._launcher = Launcher(Path(cache) / "hivm", Rounding(os.environ.get(_ROUNDING, "exact")))
+        self._launcher = Launcher(Path(cache) / "hivm", Rounding(os.environ.get(_VARIABLE, VDIV[0])))
         self._launcher.install()
 
     def pointer(self, buffer: Buffer) -> Buffer:

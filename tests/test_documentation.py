@@ -1,19 +1,20 @@
-"""The documentation is true: its commands run, its links lead somewhere, its tables say what the code says."""
+"""The documentation is true: its links lead somewhere, its tables say what the code says. Its commands are run by
+``test_documented_commands.py``.
+"""
 
 from __future__ import annotations
 
 import re
-import shlex
-import shutil
-import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
 from conformance import lanes
+from conformance.execution.array import Array
+from conformance.subjects.launching import Launching, Settings
 from conformance.subjects.promises import PROMISES
 from reference import verdict as v
 from reference.case import Case, Group, Launch
@@ -23,151 +24,8 @@ from reports.coverage import INTERLEAVES, SHAPES, Counts
 from reports.failure import FailureReport
 from reports.summary import Summary, Tally
 from strategies.declaration import FEATURES
-from tests.commands import ROOT, Done, in_few_processes, own_entry_points, pytest_, run
-
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-README, CONTRACT, REPORTS, TROUBLESHOOTING = (
-    ROOT / name for name in ("README.md", "docs/contract.md", "docs/reports.md", "docs/troubleshooting.md")
-)
-# Only parsed: what reaches for a network, what takes long, and what holds a word in capitals for the reader to fill in.
-NETWORK = {"pip"}
-LONG = {"conformance.audit", "conformance.bench", "conformance.bench_kernels"}
-PLACEHOLDER = re.compile(r"(?<![A-Za-z_])[A-Z]{3,}(?![A-Za-z_=])")
-
-
-def page_id(page: Path) -> str:
-    return page.relative_to(ROOT).as_posix()
-
-
-def blocks(page: Path, language: str) -> list[str]:
-    text = page.read_text(encoding="utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-
-
-def commands(page: Path) -> list[list[str]]:
-    """The words of every command in the page's ``sh`` blocks, one a line or a part of a line between ``&&``."""
-    found = []
-    for block in blocks(page, "sh"):
-        for line in block.replace("\\\n", " ").splitlines():
-            words = shlex.split(line, comments=True)
-            while "&&" in words:
-                found.append(words[: words.index("&&")])
-                words = words[words.index("&&") + 1 :]
-            if words:
-                found.append(words)
-    return found
-
-
-ALL_COMMANDS = [(page, words) for page in PAGES for words in commands(page)]
-
-
-def runnable(program: str) -> list[tuple[Path, list[str]]]:
-    """Page and words of each command of ``program`` that needs nothing filled in."""
-    return [
-        (page, words) for page, words in ALL_COMMANDS if words[0] == program and not any(map(PLACEHOLDER.search, words))
-    ]
-
-
-@pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """What stands for the folders that a reader would have made: an unpacked wheel, trees of kernels."""
-    folder = tmp_path_factory.mktemp("documented")
-    (folder / "wheel" / "vllm_ascend").mkdir(parents=True)
-    (folder / "mine" / "vllm_ascend").mkdir(parents=True)
-    shutil.copytree(ROOT / "kernels", folder / "wrong" / "kernels")
-    return {
-        "wheel": str(folder / "wheel"),
-        "mine": str(folder / "mine"),
-        "kernels=build/wrong": f"kernels={folder / 'wrong'}",
-        "Path('build/wrong')": f"Path('{folder / 'made'}')",
-    }
-
-
-def test_the_pages_show_commands() -> None:
-    shown = {words[0] for _, words in ALL_COMMANDS}
-    assert shown >= {"make", "pytest", "python"}
-    assert {page for page, _ in ALL_COMMANDS} >= {README, CONTRACT, REPORTS, TROUBLESHOOTING}
-
-
-@pytest.mark.parametrize("page", PAGES, ids=page_id)
-def test_shell_blocks_parse(page: Path) -> None:
-    for block in blocks(page, "sh"):
-        done = subprocess.run(["sh", "-n"], input=block, text=True, capture_output=True)
-        assert done.returncode == 0, f"{block}\n{done.stderr}"
-
-
-def is_target(name: str) -> bool:
-    """Of the Makefile itself: make takes any file or folder for a target with nothing to do."""
-    return re.search(rf"^{re.escape(name)}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE) is not None
-
-
-def test_make_commands_name_targets() -> None:
-    for page, words in ALL_COMMANDS:
-        if words[0] == "make":
-            done = run(*words, "--dry-run")
-            assert done.status == 0, f"{page}: {words}\n{done.tail}"
-            assert all(is_target(word) for word in words[1:] if "=" not in word), f"{page}: {words}"
-
-
-def test_make_targets_and_variables_in_the_text_exist() -> None:
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for page in PAGES:
-        for target, rest in re.findall(r"`make ([a-z-]+)([^`]*)`", page.read_text(encoding="utf-8")):
-            assert is_target(target), f"{page}: make {target}"
-            for variable in re.findall(r"\b([A-Z][A-Z_]+)=", rest):
-                assert re.search(rf"^{variable} :=", makefile, re.MULTILINE), f"{page}: {variable}"
-
-
-def test_pytest_commands_collect_tests(places: Mapping[str, str]) -> None:
-    shown = [(page, words) for page, words in runnable("pytest") if page != TROUBLESHOOTING]
-    given = [[*(places.get(word, word) for word in words[1:]), "--collect-only", "-q"] for _, words in shown]
-    for (page, words), done in zip(shown, in_few_processes(given), strict=True):
-        assert done.status == 0, f"{page}: {words}\n{done.tail}"
-        assert done.collected(), f"{page}: {words}\n{done.tail}"
-
-
-def test_python_commands_run(places: Mapping[str, str]) -> None:
-    for page, words in runnable("python"):
-        if words[1:3] == ["-m", "zipfile"] or LONG & set(words):
-            continue
-        given = [places.get(word, word).replace("Path('build/wrong')", places["Path('build/wrong')"]) for word in words]
-        done = run(sys.executable, *given[1:])
-        assert done.status == 0, f"{page}: {words}\n{done.tail}"
-
-
-def test_no_command_is_of_a_kind_that_nothing_checks() -> None:
-    assert {words[0] for _, words in ALL_COMMANDS} <= {"make", "pytest", "python", *NETWORK}
-
-
-def provoked() -> list[tuple[list[str], list[str]]]:
-    """Command and the lines that it is said to print, wherever a ``text`` block follows a ``sh`` block directly."""
-    text = TROUBLESHOOTING.read_text(encoding="utf-8")
-    pairs = re.findall(r"^```sh\n(.*?)^```\n\n```text\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    return [(shlex.split(command), output.splitlines()) for command, output in pairs]
-
-
-@pytest.fixture(scope="module")
-def answers() -> list[Done]:
-    return in_few_processes([command[1:] for command, _ in provoked()])
-
-
-@pytest.mark.skipif(
-    lanes.by_name("lowered").unavailable() is not None,
-    reason="the messages are those of the lowered lane's environment",
-)
-@pytest.mark.parametrize("index", range(len(provoked())))
-def test_an_error_is_printed_as_documented(index: int, answers: list[Done]) -> None:
-    command, lines = provoked()[index]
-    for line in lines:
-        pattern = ".*".join(map(re.escape, line.split("...")))
-        assert any(re.match(pattern, printed) for printed in answers[index].lines), (
-            f"{shlex.join(command)}\nprints\n{answers[index].tail}\nand not\n{line}"
-        )
-
-
-def test_every_shell_block_on_errors_is_followed_by_its_message() -> None:
-    assert len(provoked()) == len(blocks(TROUBLESHOOTING, "sh")) > 8
-
+from tests.commands import ROOT, own_entry_points, pytest_, run
+from tests.pages import CONTRACT, INDEX, PAGES, README, REPORTS, blocks, page_id
 
 # Links
 
@@ -196,9 +54,49 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in anchors(target), f"{page}: {link}"
 
 
-def test_every_page_is_linked_from_the_readme() -> None:
-    linked = {(ROOT / link.partition("#")[0]).resolve() for link in links(README)}
-    assert {page for page in PAGES if page != README} <= linked
+def test_every_page_is_linked_from_the_index_and_that_from_the_readme() -> None:
+    linked = {(INDEX.parent / link.partition("#")[0]).resolve() for link in links(INDEX)}
+    assert {page for page in PAGES if page != INDEX} <= linked
+    assert INDEX in {(ROOT / link.partition("#")[0]).resolve() for link in links(README)}
+
+
+# Examples
+
+
+def defined_in(page: str) -> dict[str, Any]:
+    """What the page's Python block defines."""
+    (block,) = blocks(ROOT / "docs" / page, "python")
+    names: dict[str, Any] = {"__name__": "documented"}
+    exec(compile(block, page, "exec"), names)
+    return names
+
+
+def test_the_example_of_a_binding_binds() -> None:
+    family = defined_in("writing-a-binding.md")["FAMILY"]
+    case = Case((0, 1, 2), (4, 5), 2, 4, (Group(((5, 3), (1, 2)), 4, 4),))
+    launching = Launching(case, Launch(output_length=4), Settings(tile=1), tuple(family.values))
+    assert set(family.needed) <= family.values.keys()
+    assert family.grid(launching) == (2,)
+    bound = {name: value(launching) for name, value in family.values.items()}
+    assert (bound["batch_size"], bound["BLOCK"], bound["TILE"]) == (2, 4, 1)
+    assert {name for name, value in bound.items() if isinstance(value, Array)} == {
+        "seq_positions_ptr",
+        "table_ptr",
+        "slots_ptr",
+    }
+
+
+def test_the_example_of_a_lane_launches_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lane = defined_in("writing-a-lane.md")["TwiceLane"]()
+    if lane.unavailable() is not None:
+        pytest.skip("the example is built on lane lowered")
+    launched: list[object] = []
+    launcher = "conformance.lanes.lowered.launcher.Launcher"
+    monkeypatch.setattr(f"{launcher}.install", lambda self: None)
+    monkeypatch.setattr(f"{launcher}.launch", lambda self, *call: launched.append(call))
+    lane.enter(str(tmp_path))
+    lane._launcher.launch("kernel", (1,), {})
+    assert launched == [("kernel", (1,), {})] * 2
 
 
 # Tables
@@ -245,7 +143,7 @@ def test_the_readme_gives_the_defaults_and_the_sizes_of_the_profiles(pytest_help
 
 def test_options_in_the_text_exist(pytest_help: str) -> None:
     theirs = {"--no-deps", "--trace"}  # pip's, python -m reference's
-    for program in (["conformance.audit"], ["reports", "merge"]):
+    for program in (["conformance.audit"], ["conformance.agreement"], ["reports", "merge"]):
         theirs |= set(re.findall(r"--[a-z][a-z-]+", run(sys.executable, "-m", *program, "--help").output))
     for page in PAGES:
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text(encoding="utf-8")))

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 
 from conformance import lanes
@@ -69,10 +70,12 @@ def pytest_(*arguments: str | Path, variables: Mapping[str, str] | None = None) 
     return run(sys.executable, "-m", "pytest", *arguments, variables=variables)
 
 
-def together(commands: Iterable[Sequence[str | Path]]) -> list[Done]:
-    """``pytest_`` for each list of arguments, as many at a time as there are cores."""
+def together(
+    commands: Iterable[Sequence[str | Path]], variables: Iterable[Mapping[str, str]] = repeat({})
+) -> list[Done]:
+    """``pytest_`` for each list of arguments, each with its variables, as many at a time as there are cores."""
     with ThreadPoolExecutor(CORES) as pool:
-        return list(pool.map(lambda arguments: pytest_(*arguments), commands))
+        return list(pool.map(lambda arguments, own: pytest_(*arguments, variables=own), commands, variables))
 
 
 def in_few_processes(commands: Sequence[Sequence[str | Path]]) -> list[Done]:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from reference.case import Case, Group
-from tests.commands import pytest_
+from tests.commands import pytest_, together
+from tests.drawn import FILE
 from tests.faults.catalogue import by_name, faulty_source, write_variant
 
 # Faults, and the tests that are to find them; the last one of several is known.
@@ -87,3 +88,26 @@ def test_the_same_seed_gives_the_same_run(name: str, tmp_path: Path) -> None:
         )
     assert first == second
     assert first_output == second_output
+
+
+# What draws nothing launches the same in any case, and takes longest.
+NOTHING_DRAWN = ("test_sweep.py", "test_large.py", "test_compile_keys.py")
+
+
+def test_the_same_seed_draws_the_same_cases_for_every_test(tmp_path: Path) -> None:
+    """And the next seed draws others."""
+    options = ("--max-examples", "6", "--compile-budget", "3", "-p", "tests.drawn", "-p", "no:cacheprovider")
+    everything = ("conformance", *(f"--ignore=conformance/{name}" for name in NOTHING_DRAWN))
+    runs = {"first": (11, everything), "again": (11, everything), "next": (12, ["conformance/test_v2.py"])}
+    commands = [
+        (*which, *options, "--hypothesis-seed", str(seed), "--report-dir", tmp_path / name)
+        for name, (seed, which) in runs.items()
+    ]
+    variables = [{FILE: str(tmp_path / f"{name}.json"), "PYTHONHASHSEED": str(n)} for n, name in enumerate(runs)]
+    for done in together(commands, variables):
+        assert done.status == 0, done.tail
+    first, again, following = (json.loads((tmp_path / f"{name}.json").read_text()) for name in runs)
+    assert sum(count >= 6 for count, _ in first.values()) >= 12
+    assert first == again
+    assert following
+    assert all(first[name] != drawn for name, drawn in following.items())

@@ -20,13 +20,13 @@ def _chunks(launch: Launches, case: Case, choice: int, entry: EntryPoint) -> str
     last = [range(bounds[r] + cuts[r], bounds[r + 1]) for r in range(case.num_reqs)]
     parts = {"the first chunks": first, "the last chunks": last}
     made = [_changed(what, case, tokens) for what, tokens in parts.items() if any(tokens)]
-    return _each(launch, case, made, entry) if len(made) == 2 else None
+    return _each(launch, case, made if len(made) == 2 else [], entry)
 
 
 def _order(launch: Launches, case: Case, choice: int, entry: EntryPoint) -> str | None:
     """Without idx_mapping each request takes its row along; with it the rows are exchanged, and all rows named anew."""
     if case.num_reqs < 2:
-        return None
+        return _each(launch, case, [], entry)
     turn = 1 + choice % (case.num_reqs - 1) if choice % 2 == 0 else None
     requests = list(range(case.num_reqs))
     order = requests[::-1] if turn is None else requests[turn:] + requests[:turn]
@@ -47,9 +47,9 @@ def _order(launch: Launches, case: Case, choice: int, entry: EntryPoint) -> str 
 
 def _split(launch: Launches, case: Case, choice: int, entry: EntryPoint) -> str | None:
     if case.num_reqs < 2:
-        return None
+        return _each(launch, case, [], entry)
     cut = 1 + choice % (case.num_reqs - 1)
-    made = [_part(what, case, part) for what, part in _halves(case, cut) if case.num_tokens]
+    made = [_part(what, case, part) for what, part in _halves(case, cut)]
     return _each(launch, case, made, entry)
 
 
@@ -75,7 +75,7 @@ def _length(launch: Launches, case: Case, choice: int, entry: EntryPoint) -> str
     longer = case.max_num_tokens + _LONGER[choice % len(_LONGER)]
     length = max(case.num_tokens, 1) if longer == case.max_num_tokens else longer
     if length == case.max_num_tokens:
-        return None
+        return _each(launch, case, [], entry)
     tokens = [range(case.query_start_loc[r], case.query_start_loc[r + 1]) for r in range(case.num_reqs)]
     changed = _changed(f"the batch with max_num_tokens {length}", case, tokens)
     return _each(launch, case, [replace(changed, case=replace(changed.case, max_num_tokens=length))], entry)
@@ -100,6 +100,7 @@ def _with_rows(case: Case, rows: Sequence[int]) -> Case:
 
 
 def _each(launch: Launches, case: Case, made: Sequence[Changed], entry: EntryPoint) -> str | None:
+    """The batch and what is ``made`` of it: nothing where it is too small for that."""
     rows = launch("the batch", case)
     found = (contradiction(launch, case, rows, changed, entry) for changed in made)
     return next((each for each in found if each is not None), None)

@@ -13,14 +13,16 @@ from conformance.under_test import Choice, Drawn, UnderTest
 from strategies.specializations import Specialization
 
 FEWER = 20
-"""One example here for so many there."""
+"""One example here for so many there, as long as that leaves a few."""
+_FEW = 8
 
 _CHOICES = 64
 
 
 def fewer() -> settings:
     """The settings of a test of properties under the profile of the run."""
-    return settings(max_examples=-(-settings().max_examples // FEWER))
+    whole = settings().max_examples
+    return settings(max_examples=min(whole, max(_FEW, -(-whole // FEWER))))
 
 
 def asked(
@@ -35,6 +37,11 @@ def asked(
     if not able:
         pytest.skip(str(properties[0].why_not(target.entry)))
     return st.tuples(st.sampled_from(able), target.cases(kind, chosen), st.sampled_from(range(_CHOICES)))
+
+
+def compiles(target: UnderTest) -> bool:
+    """Whether a case costs a compilation where it differs in more than what changes from batch to batch."""
+    return target.engine.pool(target.entry) is not None
 
 
 def two_of_two_ranks(specializations: Sequence[Specialization]) -> Sequence[Specialization]:

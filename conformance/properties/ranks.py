@@ -30,10 +30,10 @@ def _one_owner(launch: Launches, case: Case, choice: int, entry: EntryPoint) -> 
 def _one_rank(launch: Launches, case: Case, choice: int, entry: EntryPoint) -> str | None:
     case = roomy(replace(case, cp=ContextParallel()))
     alone = replace(case, cp=ContextParallel(1, 0, min(group.kv_cache_block_size for group in case.groups)))
-    if alone.cp.interleave == 1:
-        return None
     rows = launch("the batch without context parallelism", case)
     what = f"a launch of one rank with interleave {alone.cp.interleave}"
+    if alone == case:  # blocks of one token: there is no other interleave
+        return None
     changed = Changed(what, alone, range(case.num_tokens), range(len(case.groups)))
     return contradiction(launch, case, rows, changed, entry)
 

@@ -15,8 +15,6 @@ def _numbers(launch: Launches, case: Case, choice: int, entry: EntryPoint) -> st
     case = apart(case)
     names = [_names(group, case.pad_id, choice) for group in case.groups]
     groups = tuple(_renamed(group, own) for group, own in zip(case.groups, names, strict=True))
-    if groups == case.groups:
-        return None
 
     def slot_here(group: int, slot: int) -> int:
         b, k = case.groups[group].block_size, case.groups[group].blocks_per_kv_block

@@ -7,10 +7,11 @@ lies in it is trusted. Whatever cannot be read or written is a problem that is t
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -94,8 +95,11 @@ class Corpus:
 
     def add(self, entry: EntryPoint, case: Case, launch: Launch, settings: Settings, reported: bool = False) -> None:
         """Keep a failing case of ``entry``. The same one has the same file, whoever finds it."""
-        text = json_lines(_document(entry.name, case, launch, settings))
-        file = self.folder / f"{_file_name(entry.name)}-{_digest(text)}.json"
+        self.keep(json_lines(_document([entry.name], case, launch, settings)), reported)
+
+    def keep(self, text: str, reported: bool = False) -> None:
+        """The same for the text of a file, as ``add`` writes it. ``reported``: a report of the failure is there."""
+        file = self.folder / file_name(text)
         try:
             if len(text) > MOST_BYTES:
                 raise ReportError(f"{printable(file)} is not written: it would have more than {MOST_BYTES >> 20} MiB")
@@ -136,26 +140,32 @@ def name_of(entry: EntryPoint, saved: SavedCase) -> str:
     return f"{kind_of(saved.case)}-{digest(saved)}-{entry.id}"
 
 
+def text_of(saved: SavedCase) -> str:
+    """A file of this case alone, the same whatever else is in the file that it was read from."""
+    return json_lines(_document(saved.entry_points, saved.case, saved.launch, saved.settings))
+
+
+def file_name(text: str) -> str:
+    """What the file with this text, which ``text_of`` has made, is called."""
+    names = "-".join(json.loads(text).get("entry_points", ["any"]))
+    return f"{re.sub(r'[^A-Za-z0-9_-]+', '-', names)[:60]}-{_digest(text)}.json"
+
+
 def digest(saved: SavedCase) -> str:
-    """The same for the same case of the same entry points, whatever else is in the file."""
-    names = " ".join(saved.entry_points)
-    return _digest(json_lines(_document(names, saved.case, saved.launch, saved.settings)))
+    return _digest(text_of(saved))
 
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _document(name: str, case: Case, launch: Launch, settings: Settings | None) -> dict[str, object]:
+def _document(names: Sequence[str], case: Case, launch: Launch, settings: Settings | None) -> dict[str, object]:
     """What ``--replay`` takes. No word of who found it, and on what: the same case is the same file."""
-    document: dict[str, object] = {"entry_points": [name], "case": case.to_json(), "launch": launch.to_json()}
+    document: dict[str, object] = {"entry_points": list(names)} if names else {}
+    document |= {"case": case.to_json(), "launch": launch.to_json()}
     if settings is not None and not launch.constants:  # which constants a kernel is given says it too
         document["settings"] = asdict(settings)
     return document
-
-
-def _file_name(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_-]+", "-", name)[:60]
 
 
 def _concerns(case: SavedCase, entry: EntryPoint) -> bool:

@@ -12,7 +12,8 @@ import pytest
 
 
 @functools.cache
-def _may_mount() -> bool:
+def may_mount() -> bool:
+    """Whether a program that is started here may have file systems of its own."""
     command = ["unshare", "--map-root-user", "--mount", "sh", "-c", "mount -t tmpfs -o size=64k none /mnt"]
     try:
         return subprocess.run(command, capture_output=True, timeout=60).returncode == 0
@@ -21,16 +22,19 @@ def _may_mount() -> bool:
 
 
 _MADE = {
-    "full": "mount -t tmpfs -o size=64k none {0}; cat /dev/zero > {0}/filling",
+    "full": (
+        "cp -a {0} {0}.kept; mount -t tmpfs -o size=64k none {0}; cp -a {0}.kept/. {0}; cat /dev/zero > {0}/filling"
+    ),
     "read-only": "mount -t tmpfs -o size=64k,ro none {0}",
 }
 
 
 def on_a_disk(folder: Path, kind: str, command: Sequence[str | Path]) -> list[str]:
-    """``command`` where ``folder``, which is there, is a file system of its own that is "full" or "read-only". Nobody
-    else sees it, and it is gone with the command. Skips the test where that is not allowed.
+    """``command`` where ``folder``, which is there, is a file system of its own that is "full", of what was in it and
+    something more, or "read-only". Nobody else sees it, and it is gone with the command. Skips the test where that is
+    not allowed.
     """
-    if not _may_mount():
+    if not may_mount():
         pytest.skip("mounting a file system is not allowed here")
     made = _MADE[kind].format(shlex.quote(str(folder)))
     script = f"{{ {made}; }} 2>/dev/null; exec {shlex.join(map(str, command))}"

@@ -1,0 +1,295 @@
+"""Many machines: each does its part, all replay what any of them has found, and nothing found is lost with one of
+them.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conformance.corpus import Corpus, text_of
+from conformance.fleet import __main__ as program
+from conformance.fleet import orders, rounds
+from conformance.fleet.exchange import Exchange
+from conformance.fleet.harvest import Harvest
+from conformance.fleet.orders import FleetError, Order, Result
+from conformance.saved import SavedCase
+from conformance.subjects.launching import Settings
+from reference.case import Case, Group, Launch
+from reports.files import ReportError
+from tests.commands import ROOT
+from tests.disks import may_mount, on_a_disk
+from tests.faults.catalogue import by_name, write_variant
+
+ORDER = Order(1, 2, 3, 17, "of the suite", "this-host")
+REQUIRED = "FLEET_REQUIRED"
+"""The variable that says that Ray must be there: then a test without it fails and does not skip."""
+_LONG = 400.0  # seconds; a cluster on a busy machine
+
+
+def text(number: int) -> str:
+    """The file of a failing case."""
+    case = Case((0, 1), (0,), 1, 1, (Group(((number,),), 2, 2),))
+    return text_of(SavedCase(Path(), case, Launch(), "", ("v1",), Settings(16, 16)))
+
+
+# --- what they tell one another ---------------------------------------------------------------------------------------
+
+
+def test_what_one_round_has_found_the_next_ones_replay() -> None:
+    exchange = Exchange([text(0)], time.time() + 60)
+    assert exchange.begin("shard 1/2, round 1", "here", 1)[0] == [text(0)]
+    assert 0 < exchange.tell([text(0), text(1)]) <= 60
+    assert exchange.begin("shard 2/2, round 1", "there", 2)[0] == [text(0), text(1)]
+    news = exchange.news()
+    assert news.cases == [text(1)]
+    assert news.started == [("shard 1/2, round 1", "here", 1), ("shard 2/2, round 1", "there", 2)]
+    assert exchange.news().cases == []
+
+
+def test_stopped_means_that_no_time_is_left() -> None:
+    exchange = Exchange([], time.time() + 60)
+    exchange.stop()
+    assert exchange.tell([]) <= 0
+
+
+class Told:
+    """An exchange for one round."""
+
+    def __init__(self, left: float) -> None:
+        self.left, self.cases = left, set[str]()
+
+    def begin(self, name: str, host: str, process: int) -> tuple[list[str], float]:
+        return [], self.left
+
+    def tell(self, cases: Iterable[str]) -> float:
+        self.cases |= set(cases)
+        return self.left
+
+
+def test_a_round_for_which_no_time_is_left_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("it was started"))
+    order = replace(ORDER, suite=orders.suite_version())
+    assert rounds.run(order, Told(0)).status is None
+
+
+def test_a_round_ends_when_its_time_is_up_and_has_told_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "POLL", 0.05)
+    (tmp_path / "v1-1.json").write_text(text(1))
+    told = Told(0)
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
+        assert rounds._watch(process, told, tmp_path, set(), 600)
+        assert process.returncode == -signal.SIGTERM
+    assert told.cases == {text(1)}
+
+
+def test_a_machine_with_another_version_of_the_suite_says_so() -> None:
+    with pytest.raises(FleetError, match="has another version of this project"):
+        rounds.run(ORDER, Told(60))
+
+
+def test_a_tree_of_kernels_is_sent_to_where_it_is_not(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    for name, content in {"kernels/a.py": "a = 1\n", "kernels/b.so": "binary", ".git/HEAD": "x", "b.toml": ""}.items():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text(content)
+    source = orders.source("kernels", tree)
+    assert orders.is_there(source)
+    orders.unpack(source.packed, tmp_path / "copy")
+    copied = {path.relative_to(tmp_path / "copy").as_posix() for path in (tmp_path / "copy").rglob("*.*")}
+    assert copied == {"kernels/a.py", "b.toml"}
+    (tree / "kernels" / "a.py").write_text("a = 2\n")
+    assert not orders.is_there(source)
+    assert not orders.is_there(replace(source, path=str(tmp_path / "nowhere")))
+
+
+def test_what_is_unpacked_stays_in_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "outside").write_text("x")
+    data = orders.packed(tmp_path / "inner", [])
+    assert data
+    with pytest.raises(ReportError, match="cannot write"):
+        orders.unpack(b"no archive", tmp_path / "there")
+
+
+# --- what they bring back ---------------------------------------------------------------------------------------------
+
+
+def brought(folder: Path, **fields: object) -> Result:
+    """A round with a report folder, as far as merging needs one."""
+    folder.mkdir()
+    tally = {"cases": 5, "specializations": 1, "failures": 0}
+    summary = {"schema": 1, "subject": "kernels", "lane": "lowered", "seconds": 1.0, "seed": 1, "shard": "1/2", **tally}
+    lists = {"reports": [], "outside_the_contract": [], "known_failures": []}
+    summary |= {"entry_points": {"kernels.v1": tally}, "environment": {}, **lists}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    return Result(ORDER, "host", 0, orders.packed(folder), **fields)  # type: ignore[arg-type]
+
+
+def test_reports_come_back_and_are_merged(tmp_path: Path) -> None:
+    said: list[str] = []
+    harvest = Harvest(tmp_path / "reports", Corpus(tmp_path / "corpus"), said.append)
+    harvest.take(brought(tmp_path / "round", cases=(text(1),)))
+    harvest.take(Result(ORDER, "host"))  # it had no time
+    summary = harvest.finish()
+    assert summary is not None
+    assert (summary["cases"], harvest.rounds, harvest.cases) == (5, 1, 5)
+    assert (tmp_path / "reports" / "index.html").exists()
+    assert not (tmp_path / "reports" / "rounds").exists()
+    assert [path.read_text() for path in (tmp_path / "corpus").iterdir()] == [text(1)]
+    assert said[-1] == f"corpus {tmp_path / 'corpus'}: 0 cases, 1 added"
+
+
+def test_where_nothing_can_be_written_the_cases_are_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = brought(tmp_path / "round", cases=(text(1), text(2)), output="the end of it")
+    said: list[str] = []
+    harvest = Harvest(tmp_path / "reports", Corpus(tmp_path / "corpus"), said.append)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    harvest.take(result)
+    harvest.finish()
+    for number in (1, 2):
+        line = json.dumps(json.loads(text(number)))
+        assert any("No space left on device" in each and each.endswith(f"; the case: {line}") for each in said)
+        assert f"a failing case: {line}" in said
+    assert f"warning: cannot write {tmp_path}/reports/rounds/shard-1-round-3: No space left on device" in said
+
+
+def test_a_damaged_file_of_the_corpus_is_named_and_the_rest_is_sent(tmp_path: Path) -> None:
+    for number in (1, 2):
+        Corpus(tmp_path).keep(text(number))
+    (tmp_path / "damaged.json").write_text(text(3)[:100])
+    said: list[str] = []
+    harvest = Harvest(tmp_path / "reports", Corpus(tmp_path), said.append)
+    assert harvest.start == sorted([text(1), text(2)])
+    (line,) = said
+    assert line.startswith(f"warning: corpus: {tmp_path}/damaged.json: not replayed: line 3 column")
+
+
+def test_a_file_says_the_same_wherever_it_is_read(tmp_path: Path) -> None:
+    Corpus(tmp_path).keep(text(1))
+    assert [text_of(case) for case in Corpus(tmp_path).cases()] == [text(1)]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--minutes 0", "--minutes: 0.0 is not above 0"),
+        ("--minutes nan", "--minutes: nan is not above 0"),
+        ("--minutes 1 --shards 0", "--shards: 0 is not above 0"),
+        ("--minutes 1 --rounds -1", "--rounds: -1 is not above 0"),
+        ("--minutes 1 --source nowhere", "--source: nowhere is no folder"),
+        ("--minutes 1 --known-failures nowhere", "--known-failures: nowhere: "),
+        ("--minutes 1 --corpus pyproject.toml", "--corpus: pyproject.toml is no folder"),
+    ],
+    ids=["no-time", "no-number", "no-shards", "no-rounds", "no-tree", "no-known", "no-corpus"],
+)
+def test_wrong_options_are_one_line(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main(words.split()) == 4
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"fleet: {message}")
+
+
+# --- a cluster --------------------------------------------------------------------------------------------------------
+
+
+class Running:
+    """A fleet in a process of its own, on a cluster of this machine alone."""
+
+    def __init__(self, folder: Path, command: list[str]) -> None:
+        self._output = folder / "output"
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "RAY_"))}
+        # Ray keeps what it needs in the home directory.
+        environment |= {"RAY_USAGE_STATS_ENABLED": "0", "HOME": str(folder)}
+        with self._output.open("wb") as output:
+            self.process = subprocess.Popen(
+                command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+            )
+
+    @property
+    def lines(self) -> list[str]:
+        return self._output.read_text(encoding="utf-8", errors="replace").splitlines()
+
+    def wait_for(self, words: str) -> str:
+        """The first line with these words in it."""
+        deadline = time.monotonic() + _LONG
+        while True:
+            for line in self.lines:
+                if words in line:
+                    return line
+            assert self.process.poll() is None, "\n".join(self.lines)
+            assert time.monotonic() < deadline, "\n".join(self.lines)
+            time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str], int]:
+    """A fleet on wrong kernels, whose corpus is on a full disk and has a damaged file in it, and which loses a worker:
+    its folder, what it printed, and its exit status.
+    """
+    if importlib.util.find_spec("ray") is None:
+        if os.environ.get(REQUIRED):
+            pytest.fail("Ray is not installed: make environment-fleet")
+        pytest.skip("Ray is not installed (make environment-fleet)")
+    folder = tmp_path_factory.mktemp("fleet")
+    wrong = write_variant(by_name("row-end-unguarded"), folder / "wrong")
+    (folder / "corpus").mkdir()
+    (folder / "corpus" / "damaged.json").write_text(text(1)[:100])
+    command = [sys.executable, "-m", "conformance.fleet", "--minutes", "60", "--shards", "2", "--rounds", "1"]
+    command += ["--source", str(wrong), "--corpus", str(folder / "corpus"), "--report-dir", str(folder / "reports")]
+    command += ["-k", "test_plain_slots or corpus", "--compile-budget", "4", "--max-examples", "60"]
+    fleet = Running(folder, on_a_disk(folder / "corpus", "full", command) if may_mount() else command)
+    try:
+        process = int(fleet.wait_for("shard 1/2, round 1 begins on").rpartition(" ")[2])
+        os.kill(process, signal.SIGKILL)
+        status = fleet.process.wait(_LONG)
+    finally:
+        fleet.process.terminate()
+        fleet.process.wait(_LONG)
+    return folder, fleet.lines, status
+
+
+def test_a_fleet_finds_the_fault_and_reports_it_once(ended: tuple[Path, list[str], int]) -> None:
+    folder, lines, status = ended
+    assert status == 1, "\n".join(lines)
+    summary = json.loads((folder / "reports" / "summary.json").read_text())
+    assert (summary["failures"], len(summary["reports"])) == (1, 1)
+    assert sorted(run["shard"] for run in summary["runs"]) == ["1/2", "2/2"]
+    report = json.loads(Path(summary["reports"][0]).read_text())
+    assert report["diagnosis"]["cause"] == "out of bounds read past"
+    assert (folder / "reports" / "index.html").exists()
+
+
+def test_the_shard_of_a_lost_worker_is_run_again(ended: tuple[Path, list[str], int]) -> None:
+    _, lines, _ = ended
+    begun = [line for line in lines if line.startswith("shard 1/2, round 1 begins on")]
+    assert [line.endswith(", once more: its worker was lost") for line in begun] == [False, True], "\n".join(lines)
+    assert any(line.startswith("shard 1/2, round 1 on ") and ": status 1; " in line for line in lines)
+
+
+def test_nothing_is_lost_with_the_corpus(ended: tuple[Path, list[str], int]) -> None:
+    folder, lines, _ = ended
+    damaged = f"warning: corpus: {folder}/corpus/damaged.json: not replayed: "
+    assert sum(line.startswith(damaged) for line in lines) == 1
+    if not may_mount():
+        return
+    unkept = [line for line in lines if line.startswith(f"warning: corpus: cannot write {folder}/corpus/v1-")]
+    assert unkept, "\n".join(lines)
+    assert all("No space left on device; the case: {" in line for line in unkept)
+    (report,) = (json.loads(path.read_text()) for path in (folder / "reports").glob("failure-*.json"))
+    cases = [json.loads(line.partition("; the case: ")[2]) for line in unkept]
+    assert report["case"] in [case["case"] for case in cases]

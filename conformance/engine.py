@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.execution.session import Session
+from conformance.explored import Explored
 from conformance.lanes import Lane
 from conformance.shards import Shard
 from conformance.subjects.binding import bind, clauses
@@ -85,6 +86,7 @@ class Engine:
         self.coverage = Coverage()
         self._sessions: dict[str, Session] = {}
         self._pools: dict[str, Pool] = {}
+        self.explored: Explored | None = None  # by which the pools are chosen, where earlier runs are to decide that
 
     def close(self) -> None:
         for session in self._sessions.values():
@@ -115,7 +117,8 @@ class Engine:
             budget = self.options.compile_budget
             if entry.family in _HOSTS:
                 budget = min(budget, _HOST_BUDGET)
-            self._pools[entry.id] = self.options.shard.share(pool(entry.declaration, axes, budget))
+            made = self.explored.pool(entry, axes, budget) if self.explored else pool(entry.declaration, axes, budget)
+            self._pools[entry.id] = self.options.shard.share(made)
         return self._pools[entry.id]
 
     def compile(self, entry: EntryPoint, progress: Callable[[int, int], None]) -> list[str]:

@@ -84,6 +84,8 @@ class UnderTest:
         @st.composite
         def drawn(draw: st.DrawFn) -> Drawn:
             specialization: Specialization = draw(specializations)
+            if self.engine.explored is not None:
+                self.engine.explored.drew(self.entry, specialization)
             case, launch = draw(strategy_of(specialization))
             if self.entry.allocates:
                 case = with_allocated_rows(case)

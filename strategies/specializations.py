@@ -14,10 +14,11 @@ second is nothing beside the compilations (0.3 to 5 s each), so covertable it is
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations
+from itertools import combinations, islice
+from random import Random
 from typing import Any
 
 import covertable
@@ -330,3 +331,79 @@ def _specialization(row: _Row) -> Specialization:
         row["pad_id"],
         row["output_dtype"],
     )
+
+
+# What several runs draw between them.
+
+
+@lru_cache(maxsize=128)
+def _space(declaration: Declaration, axes: Axes, strength: int) -> tuple[_Values, list[_Row], frozenset[Any]]:
+    """The values of each parameter, a covering array, and every combination that a legal setting has."""
+    values = _values(declaration, axes)
+    array = _covering_array(values, strength)
+    return values, array, frozenset(c for row in array for c in _combinations(row, strength))
+
+
+def covered(
+    declaration: Declaration, axes: Axes, specializations: Iterable[Specialization], strength: int
+) -> tuple[int, int]:
+    """How many combinations of ``strength`` values some of ``specializations`` has, and how many there are."""
+    values, _, everything = _space(declaration, axes, strength)
+    rows = (_row(each, values) for each in specializations)
+    seen = {c for row in rows if row is not None for c in _combinations(row, strength)}
+    return len(seen & everything), len(everything)
+
+
+def least_drawn(
+    declaration: Declaration, axes: Axes, budget: int, drawn: Mapping[Specialization, int], number: int
+) -> Pool:
+    """The simplest specialization of each kind, then those that add most triples of values to what was ``drawn`` (how
+    often, by specialization), then those whose triples were drawn least.
+
+    ``number`` decides among equals, and which settings are looked at beside those of a covering array. Raises
+    ValueError when the budget is below 1.
+    """
+    if budget < 1:
+        raise ValueError(f"budget {budget}: at least one specialization is needed")
+    values, array, everything = _space(declaration, axes, 3)
+    rows = [(row, cases) for each, cases in drawn.items() if (row := _row(each, values)) is not None]
+    counts = Counter[Any]()
+    for row, cases in rows:
+        counts.update(dict.fromkeys(_combinations(row, 3), cases))
+    randomly = Random(number)
+    others = [*array, *_random_rows(values, randomly, len(array))]
+    randomly.shuffle(others)
+    simplest = {_kind(row["layout"]): row for row in reversed(_fixed_rows(values))}
+    chosen = list(simplest.values())[:budget]
+    chosen += _greedy(others, budget - len(chosen), 3, [*chosen, *(row for row, _ in rows)])
+    left = [row for row in others if row not in chosen]
+    left.sort(key=lambda row: sum(counts[c] for c in _combinations(row, 3)))
+    chosen += left[: budget - len(chosen)]
+    seen = {c for row in (*chosen, *(row for row, _ in rows)) for c in _combinations(row, 3)}
+    chosen.sort(key=lambda row: _complexity(row, values))
+    return Pool(tuple(_specialization(row) for row in chosen), 3, len(seen & everything), len(everything))
+
+
+def _random_rows(values: _Values, randomly: Random, count: int) -> list[_Row]:
+    """Legal ones, ``count`` at most."""
+    rows = ({name: randomly.choice(choices) for name, choices in values.items()} for _ in range(20 * count))
+    return list(islice(filter(_legal, rows), count))
+
+
+def _row(s: Specialization, values: _Values) -> _Row | None:
+    """The row that ``s`` is made of; None where these values have none."""
+    b, k, world = s.block_size, s.blocks_per_kv_block, s.cp.size
+    row = {
+        "layout": (s.circular, world),
+        "block_size": b,
+        "blocks_per_kv_block": k,
+        "rank": next((each for each in values["rank"] if rank_of(each, world) == s.cp.rank), None),
+        "interleave": next((i for i in values["interleave"] if interleave_of(i, b, k) == s.cp.interleave), None),
+        "tile": s.tile,
+        "window": next(
+            (w for w in values["window"] if w is not None and s.tile and window_of(w, s.tile, b) == s.window), None
+        ),
+        "pad_id": s.pad_id,
+        "output_dtype": s.output_dtype,
+    }
+    return row if all(row[name] in choices for name, choices in values.items()) else None

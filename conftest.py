@@ -4,4 +4,5 @@ pytest_plugins = [
     "conformance.gate",
     "conformance.outputs",
     "conformance.corpus_run",
+    "conformance.workers.plugin",
 ]

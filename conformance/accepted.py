@@ -5,7 +5,7 @@ still fails as it did.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from conformance.engine import Engine
@@ -32,6 +32,11 @@ class Outcome:
     finding: Finding | None = None
     why: str = ""
 
+    @property
+    def weight(self) -> int:
+        """Which of several counts, of processes that do not agree: the one that has to be looked at."""
+        return (NOT_RUN, STILL_FAILS, FIXED, FAILS_DIFFERENTLY).index(self.status)
+
 
 class Accepted:
     """The known failures of a run, in the order of their files. Raises CaseError for an entry point that a subject of
@@ -51,6 +56,11 @@ class Accepted:
                 there = ", ".join(entry.id for entry in self._entries.values() if entry.subject == each.saved.subject)
                 raise CaseError(f"{each.where}: there is no such entry point; this run has {there}")
 
+    def adopt(self, outcomes: Mapping[str, Outcome], met: Mapping[str, int]) -> None:
+        """Take for what became of them, by their places, what other processes have found."""
+        self._outcomes.update(outcomes)
+        self.met.update(met)
+
     def entry(self, known: KnownFailure) -> EntryPoint | None:
         return self._entries.get(known.entry_point)
 
@@ -68,6 +78,10 @@ class Accepted:
         if known.where not in self._outcomes:
             self._outcomes[known.where] = self._run(known)
         return self._outcomes[known.where]
+
+    def by_place(self) -> dict[str, Outcome]:
+        """The same as ``outcomes``, for another process."""
+        return dict(self._outcomes)
 
     def outcomes(self) -> list[tuple[KnownFailure, Outcome]]:
         """Those that were asked for."""

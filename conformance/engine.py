@@ -65,6 +65,7 @@ class Options:
     cache: Path
     compile_workers: int
     shard: Shard = field(default_factory=Shard)
+    part: Shard = field(default_factory=Shard)  # of the pools: what this process compiles before the first test
 
 
 @dataclass(slots=True)
@@ -86,6 +87,7 @@ class Engine:
         self.coverage = Coverage()
         self._sessions: dict[str, Session] = {}
         self._pools: dict[str, Pool] = {}
+        self._entries: list[EntryPoint] | None = None
         self.explored: Explored | None = None  # by which the pools are chosen, where earlier runs are to decide that
 
     def close(self) -> None:
@@ -106,7 +108,13 @@ class Engine:
 
     def entries(self) -> list[EntryPoint]:
         """Every entry point of the chosen subjects. Raises SubjectError when one cannot be loaded."""
+        if self._entries is not None:
+            return self._entries
         return [entry for subject in self.options.subjects for entry in self.session(subject).entries.values()]
+
+    def adopt(self, entries: Sequence[EntryPoint]) -> None:
+        """Take ``entries`` for those of the subjects, which are loaded elsewhere."""
+        self._entries = list(entries)
 
     def pool(self, entry: EntryPoint) -> Pool | None:
         """The specializations that this run compiles for ``entry``; None where it has no compile-time parameters."""
@@ -129,10 +137,11 @@ class Engine:
         specializations = self.pool(entry) or ()
         drawn = self.coverage.of(entry.id)
         invocations = []
-        for each in specializations:
+        for number, each in enumerate(specializations):
             case, launch = _empty(each)
             invocation, launch = bind(entry, case, launch, settings_of(each))
-            invocations.append(invocation)
+            if self.options.part.has(number):
+                invocations.append(invocation)
             drawn.count_compiled(case, launch)
         session = self.session(entry.subject)
         started = time.perf_counter()

@@ -12,20 +12,34 @@ import pytest
 from conformance import accepted, options
 from conformance.accepted import Accepted, Outcome
 from conformance.known import KnownFailure, text_of
-from conformance.stash import ACCEPTED, ENGINE, target_of
+from conformance.stash import ACCEPTED, ENGINE, is_worker, target_of
 from conformance.subjects.entry import TESTABLE, EntryPoint
 from conformance.verdicts import Finding, failures_in
 from reference.fields import printable
 from reports.files import ReportError, write_text
 
-_FOUND = pytest.StashKey[list[Finding]]()
-_TESTED = pytest.StashKey[set[str]]()
+FOUND = pytest.StashKey[list[Finding]]()
+"""The failures of the run."""
+TESTED = pytest.StashKey[set[str]]()
+"""Subjects with a test that ran."""
+CONCERNED = pytest.StashKey[set[str]]()
+"""Subjects that the collected tests are about."""
+VANISHED = pytest.StashKey[list[str]]()
+"""What to say of entry points that should be there and are not."""
 _COMPLAINTS = pytest.StashKey[list[str]]()
 _WRITTEN = pytest.StashKey[str]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[_FOUND], config.stash[_TESTED], config.stash[_COMPLAINTS] = [], set(), []
+    config.stash[FOUND], config.stash[VANISHED], config.stash[_COMPLAINTS] = [], [], []
+    config.stash[TESTED], config.stash[CONCERNED] = set(), set()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Remember what there was to look at."""
+    if ENGINE in session.config.stash:
+        session.config.stash[CONCERNED] |= _concerned(session)
+        session.config.stash[VANISHED] += _vanished(session)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -37,9 +51,9 @@ def pytest_runtest_makereport(
     target = target_of(item)
     if target is not None and call.when == "call":
         if call.excinfo is not None:
-            item.config.stash[_FOUND] += [failure.finding for failure in failures_in(call.excinfo.value)]
+            item.config.stash[FOUND] += [failure.finding for failure in failures_in(call.excinfo.value)]
         if not report.skipped:
-            item.config.stash[_TESTED].add(target.entry.subject)
+            item.config.stash[TESTED].add(target.entry.subject)
     return report
 
 
@@ -47,12 +61,14 @@ def pytest_runtest_makereport(
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """A run that has not looked at what it should have looked at fails, whatever else it did."""
     config = session.config
-    if ENGINE not in config.stash or config.option.collectonly:
+    if ENGINE not in config.stash or config.option.collectonly or is_worker(config):
         return
     done = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, pytest.ExitCode.TESTS_FAILED)
     complaints = config.stash[_COMPLAINTS]
     if done:
-        complaints += [*_missing(config), *_vanished(session), *_untested(session), *_no_longer_known(config)]
+        # --require says better what must be there.
+        vanished = [] if options.required(config) else config.stash[VANISHED]
+        complaints += [*_missing(config), *vanished, *_untested(config), *_no_longer_known(config)]
     if config.option.write_known_failures is not None:
         try:
             config.stash[_WRITTEN] = _write(config) if done else "not written: the run did not come to its end"
@@ -81,12 +97,7 @@ def _has_run(config: pytest.Config, entry_point: str, what: str = "compared") ->
 
 
 def _vanished(session: pytest.Session) -> Iterator[str]:
-    """Entry points of selected tests that this version is known to have, and that are not where they were looked for.
-
-    ``--require`` says better what has to be there.
-    """
-    if options.required(session.config):
-        return
+    """Entry points of selected tests that this version is known to have, and that are not where they should be."""
     targets = filter(None, map(target_of, session.items))
     for entry in {target.entry.id: target.entry for target in targets}.values():
         if entry.status != TESTABLE and entry.expected:
@@ -97,18 +108,23 @@ def _why_expected(entry: EntryPoint) -> str:
     return f"{entry.subject} {entry.version} should have it"
 
 
-def _untested(session: pytest.Session) -> Iterator[str]:
-    """Subjects of which there were tests, every one of them skipped."""
-    engine, tested = session.config.stash[ENGINE], session.config.stash[_TESTED]
+def _concerned(session: pytest.Session) -> set[str]:
     concerned: set[str] = set()
     for item in session.items:
         target = target_of(item)
         if target is not None:
             concerned.add(target.entry.subject)
         elif hasattr(item, "callspec") and "entry_point" in item.callspec.params:
-            concerned |= set(engine.options.subjects)  # a test for which no subject has anything
+            # A test for which no subject has anything.
+            concerned |= set(session.config.stash[ENGINE].options.subjects)
+    return concerned
+
+
+def _untested(config: pytest.Config) -> Iterator[str]:
+    """Subjects of which there were tests, every one of them skipped."""
+    engine, tested, concerned = config.stash[ENGINE], config.stash[TESTED], config.stash[CONCERNED]
     for subject in engine.options.subjects:
-        ran = any(_has_run(session.config, key) for key in engine.tallies if key.partition(".")[0] == subject)
+        ran = any(_has_run(config, key) for key in engine.tallies if key.partition(".")[0] == subject)
         if subject in concerned - tested and not ran:
             yield f"subject {subject}: every test was skipped, so this run fails (-rs prints the reasons)"
 
@@ -126,7 +142,7 @@ def _no_longer_known(config: pytest.Config) -> Iterator[str]:
 
 def _write(config: pytest.Config) -> str:
     """Write the file of known failures; returns what to say about it. Raises ReportError."""
-    found = config.stash[_FOUND]
+    found = config.stash[FOUND]
     entries = config.stash[ACCEPTED].refreshed(found)
     file = write_text(Path(config.option.write_known_failures), text_of(entries))
     unexplained = sum(not each.reason for each in entries)
@@ -136,7 +152,7 @@ def _write(config: pytest.Config) -> str:
 
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if ENGINE not in config.stash or config.option.collectonly:
+    if ENGINE not in config.stash or config.option.collectonly or is_worker(config):
         return
     known: Accepted = config.stash[ACCEPTED]
     looked_at = {each.where: outcome for each, outcome in known.outcomes()}

@@ -22,7 +22,7 @@ def keep_interrupts() -> Callable[[], None]:
     before = sys.unraisablehook
     # In another thread there is no handler to set, and nobody sends it a signal.
     in_main = threading.current_thread() is threading.main_thread()
-    terminate = signal.signal(signal.SIGTERM, _terminated) if in_main else None
+    terminate = signal.signal(signal.SIGTERM, terminated) if in_main else None
 
     def hook(dropped: sys.UnraisableHookArgs) -> None:
         if isinstance(dropped.exc_value, KeyboardInterrupt):
@@ -50,7 +50,8 @@ def ending() -> None:
     _ending = True
 
 
-def _terminated(number: int, frame: object) -> None:
+def terminated(number: int, frame: object) -> None:
+    """A handler: end the run, once."""
     if not _ending:
         raise KeyboardInterrupt(signal.Signals(number).name)
 

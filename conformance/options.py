@@ -17,6 +17,7 @@ from conformance.corpus import Corpus
 from conformance.engine import Options
 from conformance.lanes.hivm import VDIV, HivmLane
 from conformance.shards import Shard
+from conformance.stash import PLACE
 from conformance.subjects.entry import EntryPoint
 
 _ROOT = Path(__file__).parents[1]
@@ -148,7 +149,7 @@ def seed(config: pytest.Config) -> int:
     """The seed of this run: the one asked for, else a fresh one, so that every report can name it. What is drawn hangs
     on the shard too.
     """
-    given: int | None = core.global_force_seed
+    given: int | None = getattr(config, "workerinput", {}).get("seed", core.global_force_seed)
     number = random.SystemRandom().randrange(2**32) if given is None else int(given)
     drawing = shard(config).seed(number)
     setattr(core, "global_force_seed", drawing)  # noqa: B010  (declared as None; Hypothesis's own plugin sets it too)
@@ -232,13 +233,14 @@ def lane(config: pytest.Config) -> lanes.Lane:
 
 def of_run(config: pytest.Config, lane: lanes.Lane) -> Options:
     """What the engine has to know of the command line; what it leaves open is the lane's."""
-    option = config.option
+    option, place = config.option, config.stash.get(PLACE, None)
     return Options(
         subjects=tuple(dict.fromkeys(option.subject or ["kernels"])),
         sources=sources(config),
         compile_budget=option.compile_budget or lane.compile_budget,
         case_timeout=option.case_timeout or lane.case_timeout,
         cache=_ROOT / ".cache",
-        compile_workers=len(os.sched_getaffinity(0)),
+        compile_workers=place.compile_workers if place else len(os.sched_getaffinity(0)),
         shard=shard(config),
+        part=place.part if place else Shard(),
     )

@@ -16,7 +16,7 @@ from _pytest._io import TerminalWriter
 from conformance.interrupts import ending
 from conformance.outside import BoundaryFailure, Outside
 from conformance.recording import Recorded, Recorder
-from conformance.stash import ACCEPTED, ENGINE, RECORDER, target_of
+from conformance.stash import ACCEPTED, ENGINE, RECORDER, is_worker, target_of
 from conformance.verdicts import ConformanceFailure, failures_in
 from reference.fields import printable
 from reports import github
@@ -117,6 +117,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if ENGINE not in config.stash or config.option.collectonly:
         return
     ending()
+    if is_worker(config):
+        return
     recorder = config.stash[RECORDER]
     known = config.stash[ACCEPTED].told() if ACCEPTED in config.stash else ()
     lines = recorder.finish(config.stash[ENGINE], known)

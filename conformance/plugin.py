@@ -5,7 +5,7 @@ it.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from conformance.execution.session import SubjectError
 from conformance.interrupts import keep_interrupts
 from conformance.known import KnownFailure
 from conformance.known import read as read_known
-from conformance.stash import ACCEPTED, CORPUS, ENGINE, RECORDER, draws, target_of
+from conformance.stash import ACCEPTED, COMPILED, CORPUS, ENGINE, RECORDER, SAID, draws, is_controller, target_of
 from conformance.subjects import binding
 from conformance.subjects.binding import BindingError
 from conformance.subjects.entry import TESTABLE, EntryPoint
@@ -30,6 +30,7 @@ from reference.case import CaseError
 from reference.fields import printable
 from reference.verdict import without_listing
 from reports.files import unwritable
+from strategies.specializations import Pool
 
 _FOLDER = Path(__file__).parent
 _SAVED, _KNOWN, _CORPUS = (_FOLDER / f"test_{name}.py" for name in ("saved", "known", "corpus"))
@@ -76,24 +77,43 @@ def _start(config: pytest.Config) -> Engine:
     return engine
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection(session: pytest.Session) -> None:
-    """Load the subjects before anything is collected, unless what is collected is something else than the suite."""
-    config = session.config
+def concerns_suite(config: pytest.Config) -> bool:
+    """Whether tests of the suite itself are to be collected, and not only others of this repository."""
     folders = [(config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args]
-    if not any(path == _FOLDER or path in _FOLDER.parents or _FOLDER in path.parents for path in folders):
-        return
+    return any(path == _FOLDER or path in _FOLDER.parents or _FOLDER in path.parents for path in folders)
+
+
+def known_failures(config: pytest.Config) -> list[KnownFailure]:
+    """Those of ``--known-failures``. Raises UsageError."""
     try:
-        known = [entry for file in config.option.known_failures for entry in read_known(Path(file))]
+        return [entry for file in config.option.known_failures for entry in read_known(Path(file))]
     except CaseError as error:
         raise pytest.UsageError(f"--known-failures: {error}") from error
-    engine = _start(config)
-    options.check_required(config, engine.entries())
+
+
+def begin(config: pytest.Config, engine: Engine, known: Sequence[KnownFailure]) -> None:
+    """From here on there is a run, whose engine has entry points; one that never was writes no summary. Raises
+    UsageError.
+    """
+    thorough = bool(known) or config.option.write_known_failures is not None
     try:
-        thorough = bool(known) or config.option.write_known_failures is not None
         config.stash[ACCEPTED] = Accepted(known, engine, thorough)
     except CaseError as error:
         raise pytest.UsageError(f"--known-failures: {error}") from error
+    config.stash[ENGINE] = engine
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Load the subjects before anything is collected, unless what is collected is something else than the suite, or by
+    workers.
+    """
+    config = session.config
+    if not concerns_suite(config) or is_controller(config):
+        return
+    known = known_failures(config)
+    engine = _start(config)
+    options.check_required(config, engine.entries())
     try:
         read = [saved.read(Path(file)) for file in config.option.replay]
         config.stash[_PAIRS] = saved.pairs(read, engine.entries())
@@ -101,7 +121,7 @@ def pytest_collection(session: pytest.Session) -> None:
         raise pytest.UsageError(f"--replay: {error}") from error
     folder = config.stash[CORPUS]
     config.stash[_REPLAYS] = [] if folder is None or config.option.replay else folder.pairs(engine.entries())
-    config.stash[ENGINE] = engine  # not sooner: a run that never was writes no summary
+    begin(config, engine, known)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -186,19 +206,24 @@ def _saved_case(known: Accepted, entry: EntryPoint, case: saved.SavedCase) -> Pa
     return pytest.param(UnderTest(known.engine, entry, known), case, marks=marks, id=f"{case.file.stem}-{entry.id}")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtestloop(session: pytest.Session) -> None:
-    """Compile what the selected tests draw from, all cores at work, before the first case."""
-    if session.config.option.collectonly or ENGINE not in session.config.stash or session.config.option.replay:
-        return
-    engine = session.config.stash[ENGINE]
+def pools(session: pytest.Session) -> list[tuple[EntryPoint, Pool]]:
+    """What the selected tests draw from, and what is compiled before the first case."""
+    config = session.config
+    if config.option.collectonly or ENGINE not in config.stash or config.option.replay:
+        return []
+    engine = config.stash[ENGINE]
     items = [item for item in session.items if item.path != _CORPUS]  # each needs no more than its own
     targets = [target for target in map(target_of, items) if target is not None]
     wanted = {target.entry.id: target.entry for target in targets if target.entry.status == TESTABLE}
-    for entry in wanted.values():
-        pool = engine.pool(entry)
-        if pool is None:
-            continue
+    found = [(entry, engine.pool(entry)) for entry in wanted.values()]
+    return [(entry, pool) for entry, pool in found if pool is not None]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """Compile what the selected tests draw from, all cores at work, before the first case."""
+    for entry, pool in pools(session):
+        engine = session.config.stash[ENGINE]
         started = time.monotonic()
         try:
             with progress.compiling(session.config, entry.id) as tell:
@@ -206,15 +231,21 @@ def pytest_runtestloop(session: pytest.Session) -> None:
         except SubjectError as error:
             raise pytest.UsageError(str(error)) from error
         took = f"ready on lane {engine.lane.name} after {time.monotonic() - started:.1f} s"
-        lines = [f"{entry.id}: {pool.describe()}{engine.options.shard.label}; {took}"]
-        lines += [
-            f"{entry.id}: does not compile: {printable(without_listing(error).splitlines()[0])}"
-            for error in dict.fromkeys(errors)
-        ]
-        _say(session.config, lines)
+        lines = {entry.id: f"{entry.id}: {pool.describe()}{engine.options.shard.label}; {took}"}
+        for message in errors:
+            line = f"{entry.id}: does not compile: {printable(without_listing(message).splitlines()[0])}"
+            lines[line] = line
+        session.config.stash.setdefault(SAID, {}).update(lines)
+        say(session.config, lines.values())
+    session.config.stash.get(COMPILED, _nothing)()
 
 
-def _say(config: pytest.Config, lines: list[str]) -> None:
+def _nothing() -> None:
+    pass
+
+
+def say(config: pytest.Config, lines: Iterable[str]) -> None:
+    """Print lines of their own, where pytest prints anything."""
     terminal = config.pluginmanager.get_plugin("terminalreporter")
     if terminal is not None:
         for line in lines:

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import settings
 
 from conformance.engine import Engine
-from conformance.stash import ENGINE, RECORDER, target_of
+from conformance.stash import ENGINE, RECORDER, draws, is_worker, target_of
 from conformance.ticker import Ticker
 from conformance.under_test import UnderTest
 
@@ -36,6 +36,8 @@ class Work:
         return (now - self.started) * max(self.total - done, 0) / done if done >= _LEAST else None
 
 
+COMPILING = pytest.StashKey[Callable[[int, int], None]]()
+"""What else is told how far compiling is."""
 _TICKER = pytest.StashKey[Ticker]()
 _WORK = pytest.StashKey[Work]()
 
@@ -86,7 +88,8 @@ def shown_time(seconds: float) -> str:
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
     """A ticker for as long as tests are compiled and run, where somebody wants to see it."""
     config = session.config
-    file = _output(config) if ENGINE in config.stash and not config.option.collectonly else None
+    shown = ENGINE in config.stash and not config.option.collectonly and not is_worker(config)
+    file = output(config) if shown else None
     if file is None:
         return (yield)
     terminal = config.get_terminal_writer()
@@ -97,7 +100,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
         current_line=lambda: str(getattr(terminal, "_current_line", "")),
     )
     config.stash[_TICKER] = ticker
-    config.stash[_WORK] = Work(sum(_weight(item) for item in session.items))
+    config.stash[_WORK] = Work(sum(weight_of(item) for item in session.items))
     ticker.start()
     try:
         return (yield)
@@ -108,7 +111,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, objec
             file.close()
 
 
-def _output(config: pytest.Config) -> io.TextIOWrapper | None:
+def output(config: pytest.Config) -> io.TextIOWrapper | None:
     """Where pytest writes, not captured while a test runs; None with ``-q`` and where it writes to no file."""
     terminal = config.pluginmanager.get_plugin("terminalreporter")
     if terminal is None or config.get_verbosity() < 0:
@@ -128,6 +131,8 @@ def compiling(config: pytest.Config, what: str) -> Iterator[Callable[[int, int],
     def tell(done: int, total: int) -> None:
         nonlocal state
         state = done, total
+        if COMPILING in config.stash:
+            config.stash[COMPILING](done, total)
 
     def line() -> str:
         done, total = state
@@ -150,7 +155,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     if target is None or ticker is None:
         return (yield)
     engine, recorder, work = item.config.stash[ENGINE], item.config.stash[RECORDER], item.config.stash[_WORK]
-    weight = _weight(item)
+    weight = weight_of(item)
     before = cases_of(engine, target)
     running = Running(item.name, target, engine, lambda: len(recorder.recorded), work, weight, before)
     try:
@@ -163,8 +168,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
             work.total -= weight
 
 
-def _weight(item: pytest.Item) -> int:
+def weight_of(item: pytest.Item) -> int:
     """The cases that a test is expected to take."""
     if target_of(item) is None or item.get_closest_marker("skip") is not None:
         return 0
-    return settings().max_examples if hasattr(getattr(item, "obj", None), "hypothesis") else 1
+    return settings().max_examples if draws(item) else 1

@@ -51,9 +51,19 @@ class Ticker:
         finally:
             with self._lock:
                 self._line = None
-                if self._is_shown:
-                    self._is_shown = False
-                    self._write(f"\r\x1b[K{self._current_line()}")
+                self._hide()
+
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Somebody else writes while the block lasts: the line is not there, and comes back after it."""
+        with self._lock:
+            self._hide()
+            yield
+
+    def _hide(self) -> None:
+        if self._is_shown:
+            self._is_shown = False
+            self._write(f"\r\x1b[K{self._current_line()}")
 
     def _run(self) -> None:
         due = time.monotonic() + (LIVE_EVERY if self._live else EVERY)

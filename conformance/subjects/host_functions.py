@@ -53,14 +53,18 @@ class OverGroupTables:
         validate: bool,
     ) -> None:
         places = zip(*_lists(block_table_ptrs, table_rows, table_widths, block_table_strides), strict=True)
+        sizes, allocated, sharded, enabled = _lists(kernel_block_sizes, block_sizes, is_sharded, is_enabled)
+        # In half of the launches what is the default is left to it.
+        brief = bool(positions.numel() % 2)
         groups = self._module.GroupTables(
             [_tensor(self._lane, address, (rows, width), stride) for address, rows, width, stride in places],
-            *_lists(kernel_block_sizes, block_sizes),
+            sizes,
+            None if brief and allocated == sizes else allocated,
             cp_size=cp_size,
             cp_rank=cp_rank,
             cp_interleave=cp_interleave,
-            sharded=is_sharded.tolist(),
-            enabled=is_enabled.tolist(),
+            sharded=None if brief and all(sharded) else sharded,
+            enabled=None if brief and all(enabled) else enabled,
         )
         self._function(
             groups=groups,
@@ -68,7 +72,7 @@ class OverGroupTables:
             positions=positions,
             idx_mapping=idx_mapping,
             slot_mappings=slot_mappings,
-            max_num_tokens=max_num_tokens,
+            max_num_tokens=None if brief and max_num_tokens == slot_mappings.shape[1] else max_num_tokens,
             pad_id=pad_id,
             validate=validate,
         )
@@ -102,24 +106,29 @@ class Tables:
         validate: bool,
     ) -> None:
         rows, widths = table_rows.tolist(), allocated_widths.tolist()
-        sharded = is_sharded.tolist()
+        sharded, sizes = is_sharded.tolist(), block_sizes.tolist()
+        # In some launches the output has room for draft tokens, and a table the width that its default gives it.
+        drafts = 2 if num_tokens % 3 == 0 and num_tokens >= rows[0] and cp_size == 1 else 0
+        alone = len(sizes) == 1 and sharded[0] and num_tokens % 2 == 1
         tables = self._module.MultiGroupBlockTable(
             rows[0],
-            1,
-            num_tokens,  # no longer: nothing is padded, and what is behind the tokens must stay as it is
+            widths[0] * sizes[0] * cp_size if alone else 1,
+            # The output is no longer than the tokens: nothing is padded, and what is behind them must stay as it is.
+            num_tokens - (rows[0] if drafts else 0),
             False,
             query_start_loc.device,
-            block_sizes.tolist(),
+            sizes,
+            drafts,
             # A replicated group gets rows for the tokens of all ranks by itself.
-            max_num_blocks=[
-                width if shared else -(-width // cp_size) for width, shared in zip(widths, sharded, strict=True)
-            ],
+            max_num_blocks=None
+            if alone
+            else [width if shared else -(-width // cp_size) for width, shared in zip(widths, sharded, strict=True)],
             kernel_sizes=[[size] for size in kernel_block_sizes.tolist()],
             cp_kv_cache_interleave_size=cp_interleave,
             dcp_world_size=cp_size,
             dcp_rank=cp_rank,
             circular=is_circular.tolist(),
-            sharded=sharded,
+            sharded=None if alone else sharded,
             pad_id=pad_id,
         )
         for g, table in enumerate(tables.block_tables):
@@ -176,7 +185,10 @@ class DraftTable:
             own.cpu, own.np = block_table, block_table.numpy()
             tables.clear()
         fill(tables, [allocated_blocks.tolist()])
-        tables[0].compute_slot_mapping_draft(req_indices.cpu().numpy(), positions.cpu().numpy(), validate=validate)
+        indices: tuple[Any, Any] = req_indices.cpu(), positions.cpu()
+        if positions.numel() % 2:  # either kind of array
+            indices = tuple(each.numpy() for each in indices)
+        tables[0].compute_slot_mapping_draft(*indices, validate=validate)
 
 
 def fill(tables: MultiGroupBlockTable, rows: Sequence[Sequence[Sequence[int]]]) -> None:

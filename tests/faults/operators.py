@@ -295,7 +295,8 @@ def _between(lines: _Lines, start: Position, end: Position) -> str:
 def _drop_conversion(node: ast.AST, lines: _Lines) -> Iterator[Edit]:
     """``x`` for ``x.to(type)`` and ``x.astype(type)``."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("to", "astype"):
-        yield "", _span(node), lines.of(node.func.value)
+        text = lines.of(node.func.value)
+        yield "", _span(node), text if isinstance(node.func.value, ast.Name | ast.Call) else f"({text})"
 
 
 def _one_tile(node: ast.AST, lines: _Lines) -> Iterator[Edit]:

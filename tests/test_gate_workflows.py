@@ -53,6 +53,7 @@ def test_a_gate_has_what_a_gate_needs(file: Path) -> None:
     assert read["env"]["REQUIRE"]
     assert "--require" in steps["Slots"]["run"]
     assert "--known-failures" in steps["Slots"]["run"]
+    assert "slot-mapping-corpus" in steps["What earlier runs compiled and found"]["with"]["path"]
     for name in ("Keep what was compiled and found", "Reports"):  # also of a run that is red
         assert steps[name]["if"] == "${{ always() }}"
     assert steps["Reports"]["with"]["path"] in steps["Slots"]["run"]
@@ -107,3 +108,4 @@ def test_the_shell_of_the_workflow_without_npu_fails_a_wrong_kernel_and_one_that
     assert "Compile audit" in statuses, "a red run is audited all the same"
     assert "| `vllm-ascend.v1` |" in summary
     assert list((workspace / "slot-mapping-reports").glob("failure-vllm-ascend-v1-*.md"))
+    assert list((workspace / "slot-mapping-corpus").glob("*.json"))

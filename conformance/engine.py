@@ -24,11 +24,12 @@ from reports.coverage import Coverage
 from strategies.declaration import Declaration
 from strategies.specializations import FUSED_AXES, TILED_AXES, V1_AXES, V2_AXES, Axes, Pool, Specialization, pool
 
-# Host functions choose tile and window themselves, and launch kernels that are tested on their own: few settings do.
+# Host functions choose tile and window themselves, and launch kernels that are tested on their own: few settings do. One
+# of the blocks is longer than their tile.
 _HOST_AXES: dict[str, Any] = {
     "tiles": (None,),
     "windows": (None,),
-    "block_sizes": (16, 3),
+    "block_sizes": (16, 3, 1 << 20),
     "blocks_per_kv_block": (1, 3),
     "world_sizes": (1, 2, 3),
     "ranks": ("first", "last"),

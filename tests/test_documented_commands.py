@@ -215,3 +215,28 @@ def test_an_error_is_printed_as_documented(index: int, answers: list[Done]) -> N
 
 def test_every_shell_block_on_errors_is_followed_by_its_message() -> None:
     assert len(provoked()) == len(blocks(TROUBLESHOOTING, "sh")) > 8
+
+
+PYTESTS_OWN = "unrecognized arguments"
+LEAST = 13
+"""Characters in a row that a documented message has in common with the code, at least."""
+
+
+def the_code() -> str:
+    """All that prints messages, strings that go on in the next line in one piece."""
+    files = [*ROOT.glob("[a-z]*/**/*.py"), ROOT / "Makefile"]
+    text = "\n".join(file.read_text(encoding="utf-8") for file in files if "tests" not in file.parts)
+    return re.sub(r'"\s*\n\s*f?"|\\\n\s*', "", text)
+
+
+def test_messages_that_no_command_here_provokes_are_in_the_code() -> None:
+    text = TROUBLESHOOTING.read_text(encoding="utf-8")
+    shown = [block for block in blocks(TROUBLESHOOTING, "text") if f"```\n\n```text\n{block}" not in text]
+    code = the_code()
+    assert len(shown) > 8
+    for block in shown:
+        if PYTESTS_OWN in block:
+            continue
+        for line in block.splitlines():
+            pieces = (line[begin : begin + LEAST] for begin in range(max(len(line) - LEAST, 0) + 1))
+            assert any(len(piece) == LEAST and piece in code for piece in pieces), line

@@ -43,6 +43,12 @@ def gathered(values, indices, out):
 
 
 @triton.jit
+def chosen(values, out, n):
+    i = tl.arange(0, 64)
+    tl.store(out + i, tl.where(tl.load(values + i) == n, 1, 2))
+
+
+@triton.jit
 def numbered_programs(out):
     x, y, z = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     at = (z * tl.num_programs(1) + y) * tl.num_programs(0) + x

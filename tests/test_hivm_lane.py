@@ -129,8 +129,9 @@ def test_two_runs_leave_what_one_leaves(launcher: Launcher, backwards: bool) -> 
     assert out.tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize("grid", [(5,), (3, 2), (2, 3, 4)])
+@pytest.mark.parametrize("grid", [(5,), (3, 2), (2, 3, 4), (5000,)])
 def test_grids_of_one_two_and_three_dimensions(launcher: Launcher, grid: tuple[int, ...]) -> None:
+    """The last one stores more, single elements, than the log has room for at first."""
     x, y, z = (*grid, 1, 1)[:3]
     out = unwritten(x * y * z)
     launcher.launch(kernels.numbered_programs, grid, {"out": out})
@@ -213,6 +214,21 @@ def test_a_single_access_outside_its_buffer(cache: Path) -> None:
     assert found.guard.message.endswith("up to 4 bytes past its end")
 
 
+def test_a_mask_that_is_too_short_for_its_vector(launcher: Launcher, cache: Path) -> None:
+    out = unwritten()
+    arguments = {"values": SIXTY_FOUR, "out": out, "n": 7}
+    launcher.launch(kernels.chosen, (1,), arguments)
+    assert out.tolist() == [1 if value == 7 else 2 for value in range(64)]
+    found = violation_of(cache, kernels.chosen, arguments, lambda text: text.replace("memref<64xi1,", "memref<24xi1,"))
+    line = line_of(kernels.chosen, "tl.where")
+    assert re.fullmatch(
+        rf"vcmps?_eq_1d_int32_t \({line}\) writes to element 63 of 24 x i1 planned at UB 0x\w+ \({line}\),"
+        " of which it was given 24",
+        found.guard.message,
+    )
+    assert (found.guard.direction, found.guard.distance) == ("write", 40)
+
+
 def test_a_gather_by_an_index_that_is_not_there(launcher: Launcher) -> None:
     indices, out = SIXTY_FOUR.flip(0).contiguous(), unwritten()
     arguments = {"values": SIXTY_FOUR * 2, "indices": indices, "out": out}
@@ -280,23 +296,28 @@ def test_another_version_of_the_compiler_is_refused(tmp_path: Path, monkeypatch:
 # --- in a run -----------------------------------------------------------------------------------------------------
 
 
-CASE = Case((0, 3), (0, 1, 2), 3, 5, (Group(((4, 2),), 2, 2),))
-
-
-def test_a_run_names_what_is_outside_in_global_memory_and_in_ub(tmp_path: Path) -> None:
-    body = """
+THREE, FOUR = (Case((0, n), tuple(range(n)), n, 5, (Group(((4, 2),), 2, 2),)) for n in (3, 4))
+_OUTSIDE = """
 i = tl.arange(0, 16)
-loaded = tl.load(positions_ptr + i, mask=i < 3, other=0).to(tl.float32)
-tl.store(slot_mapping_ptr + i, tl.gather(loaded, i + num_tokens, 0).to(tl.int32), mask=i < 5)
-tl.store(slot_mapping_ptr + max_num_tokens, 7)
+if num_tokens == 3:
+    loaded = tl.load(positions_ptr + i, mask=i < 3, other=0).to(tl.float32)
+    tl.store(slot_mapping_ptr + i, tl.gather(loaded, i + num_tokens, 0).to(tl.int32), mask=i < 5)
+else:
+    tl.store(slot_mapping_ptr + max_num_tokens, 7)
 """
-    source = tree(tmp_path, kernel=body)
+
+
+def test_a_run_names_what_is_outside_in_ub_and_in_global_memory(tmp_path: Path) -> None:
+    source = tree(tmp_path, kernel=_OUTSIDE)
     engine = Engine(LANE, Options(("kernels",), {"kernels": str(source)}, 1, 60.0, tmp_path / "cache", 1))
     try:
         entry = next(entry for entry in engine.entries() if entry.name == "v1")
-        finding = engine.run(entry, CASE, Launch(), Settings(tile=16))
-        assert finding.verdict.kind == v.GUARD
-        assert finding.verdict.guards[0].buffer == v.ON_CHIP
-        assert "gathers by index 16" in finding.verdict.guards[0].message
+        assert entry.declaration.clauses >= {"pos-f32"}
+        found = [engine.run(entry, case, Launch(), Settings(tile=16)).verdict for case in (THREE, FOUR)]
     finally:
         engine.close()
+    assert [each.kind for each in found] == [v.GUARD, v.GUARD]
+    (on_chip,), (outside,) = (each.guards for each in found)
+    assert (on_chip.buffer, on_chip.direction) == (v.ON_CHIP, "read")
+    assert "gathers by index 16 from 16 x f32 planned at UB" in on_chip.message
+    assert (outside.buffer, outside.direction, outside.distance) == ("slot_mapping", "write", 4)

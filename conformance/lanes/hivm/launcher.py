@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -40,14 +41,13 @@ class Launcher(NativeLauncher):
 
     def __init__(self, folder: Path, rounding: Rounding = Rounding.EXACT, target: str = TARGET) -> None:
         super().__init__(folder, _OWN, [*program.PASSES, host.described(), rounding.value, target])
-        # Read by triton-ascend on each compilation: messages shall name lines of the kernel.
-        os.environ["TRITON_DISABLE_LINE_INFO"] = "false"
         self._target = target
         self._linker = Linker(self._cache, rounding)
         self._chip: Chip | None = None
 
     def lower(self, kernel: Any, bound: Bound) -> str:
-        return frontend.linalg(kernel, bound.types, bound.constants, bound.multiples, named_ops=True)
+        with _lines():
+            return frontend.linalg(kernel, bound.types, bound.constants, bound.multiples, named_ops=True)
 
     def compile(self, module: str, kernel: Any, bound: Bound) -> bytes:
         return self.native(self.last_program(module), kernel.fn.__name__, bound.kinds)
@@ -58,7 +58,8 @@ class Launcher(NativeLauncher):
         """
         rewritten = program.rewritten(last_program, name, library.check_call)
         self._linker.prepare(rewritten.functions)
-        text = runtime.kernel(upstream.llvm_ir(rewritten.text, program.PASSES), name, kinds, rewritten)
+        symbols = self._linker.symbols(rewritten.functions)
+        text = runtime.kernel(upstream.llvm_ir(rewritten.text, program.PASSES), name, kinds, rewritten, symbols)
         facts = Facts(tuple(rewritten.functions), tuple(rewritten.places), tuple(rewritten.sites), rewritten.ub_limit)
         return json.dumps(asdict(facts)).encode() + b"\n" + host.object_code(text, ("launch",))
 
@@ -90,6 +91,21 @@ class Launcher(NativeLauncher):
         if done.program is None:
             raise Unsupported(f"{found.path.name} {version} left no program for {self._target}")
         return done.program
+
+
+@contextmanager
+def _lines() -> Iterator[None]:
+    """Have programs name lines of the kernel, as messages shall: triton-ascend asks on each compilation."""
+    variable = "TRITON_DISABLE_LINE_INFO"
+    before = os.environ.get(variable)
+    os.environ[variable] = "false"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[variable]
+        else:
+            os.environ[variable] = before
 
 
 _PROTOTYPE = ctypes.CFUNCTYPE(

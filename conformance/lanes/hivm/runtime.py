@@ -9,9 +9,8 @@ it has stored. Both logs are equal unless the program makes something of UB that
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from conformance.lanes.hivm import ub
 from conformance.lanes.hivm.program import BITS, Function, Rewritten
@@ -108,7 +107,7 @@ fitting:
 touch: ; what is to be stored over must be writable, or the fault would be that of a read
   %p = phi i64 [ %place, %fitting ], [ %next, %touch ]
   %q = inttoptr i64 %p to ptr
-  %old = atomicrmw or ptr %q, i8 0 monotonic
+  %old = cmpxchg ptr %q, i8 0, i8 0 monotonic monotonic
   %page = and i64 %p, -4096
   %next = add i64 %page, 4096
   %again = icmp ult i64 %next, %end
@@ -287,10 +286,11 @@ def runtime() -> str:
 RUNTIME_FUNCTIONS = ("hivm_violation", "hivm_keep", "hivm_undo")
 
 
-def kernel(llvm_ir: str, name: str, kinds: Sequence[str], rewritten: Rewritten) -> str:
+def kernel(llvm_ir: str, name: str, kinds: Sequence[str], rewritten: Rewritten, symbols: Mapping[str, str]) -> str:
     """The LLVM IR of a ``rewritten`` kernel with its single accesses and the loop over its programs, ``launch``.
 
-    ``kinds``: "pointer" or an LLVM integer type for each run-time argument.
+    ``symbols``: what library functions are called by; ``kinds``: "pointer" or an LLVM integer type for each run-time
+    argument.
     """
     loads: list[str] = []
     arguments = [*_EMPTY_MEMREF, *_EMPTY_MEMREF]
@@ -312,20 +312,13 @@ def kernel(llvm_ir: str, name: str, kinds: Sequence[str], rewritten: Rewritten) 
         loads="\n".join(loads),
         arguments=", ".join(arguments),
     )
-    symbols = {each.name: symbol(each) for each in rewritten.functions}
     llvm_ir = re.sub(r"@(\w+)\(", lambda found: f"@{symbols.get(found[1], found[1])}(", llvm_ir)
     text, accesses = _with_accesses(llvm_ir)
     return "\n".join([text, _DECLARED, _CHECK, *accesses, launch])
 
 
-def symbol(function: Function) -> str:
-    """What compiled kernels call ``function`` by: functions of one name may be declared in more than one way."""
-    digest = hashlib.sha256(repr(function.types).encode()).hexdigest()[:12]
-    return f"hivm_{function.name}_{digest}"
-
-
-def function(llvm_ir: str, declared: Function) -> str:
-    """The LLVM IR of a library function with its ``symbol``, which takes the number of the site in front: checks every
+def function(llvm_ir: str, declared: Function, symbol: str) -> str:
+    """The LLVM IR of a library function as ``symbol``, which takes the number of the site in front: checks every
     buffer that it is given, and logs what it stores to global memory.
     """
     types, arguments, checks, before, after = ["i64 %site"], [], [], [], []
@@ -366,7 +359,7 @@ def function(llvm_ir: str, declared: Function) -> str:
         ]
     )
     text = "\n".join(line for line in llvm_ir.splitlines() if not line.startswith("declare void @hivm_outside("))
-    checked = f"define void @{symbol(declared)}({', '.join(types)}) {{\n{body}\n  ret void\n}}\n"
+    checked = f"define void @{symbol}({', '.join(types)}) {{\n{body}\n  ret void\n}}\n"
     return f"{text}\n{_DECLARED}{_CHECK}{_OUTSIDE}\n{checked}"
 
 

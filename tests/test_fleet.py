@@ -94,6 +94,16 @@ def test_a_round_ends_when_its_time_is_up_and_has_told_all(tmp_path: Path, monke
     assert told.cases == {text(1)}
 
 
+def test_what_a_killed_round_has_left_is_removed(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    gone, mine = (tmp_path / f"slot-mapping-round-{number}-x" for number in (process.pid, os.getpid()))
+    for folder in (gone, mine):
+        folder.mkdir()
+    rounds._clean_up(tmp_path)
+    assert list(tmp_path.iterdir()) == [mine]
+
+
 def test_a_machine_with_another_version_of_the_suite_says_so() -> None:
     with pytest.raises(FleetError, match="has another version of this project"):
         rounds.run(ORDER, Told(60))

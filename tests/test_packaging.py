@@ -67,6 +67,14 @@ def test_the_lock_file_of_the_developer_tools_pins_what_their_extra_declares() -
     assert disagreements(tools, pins("dev.txt")) == []
 
 
+def test_the_lock_file_of_a_fleet_pins_what_its_extra_declares_and_nothing_of_a_lane_otherwise() -> None:
+    wanted = [Requirement(line) for line in PROJECT["optional-dependencies"]["fleet"]]
+    locked = pins("fleet.txt")
+    assert disagreements(wanted, locked) == []
+    for others in (lane_pins("lowered"), lane_pins("interpreter"), pins("dev.txt"), pins("faults.txt")):
+        assert {name: locked[name] for name in locked.keys() & others.keys()}.items() <= others.items()
+
+
 def test_lock_files_agree_with_each_other() -> None:
     lowered, interpreter, tools = lane_pins("lowered"), lane_pins("interpreter"), pins("dev.txt")
     for one, other in ((lowered, interpreter), (lowered, tools), (interpreter, tools)):

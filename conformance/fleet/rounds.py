@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Protocol
 
 from conformance.corpus import file_name
@@ -18,6 +19,7 @@ from conformance.fleet.orders import ROOT, FleetError, Order, Result, is_there, 
 from reports.files import ReportError, write_text
 
 POLL = 1.0  # seconds between two looks at what a run has found
+_PREFIX = "slot-mapping-round-"
 _ENDING = 60.0  # seconds in which a run that was told to end does so; it takes about one
 _MOST_OUTPUT = 200_000  # characters of what it printed; the end says what was found
 
@@ -38,8 +40,17 @@ def run(order: Order, exchange: Told) -> Result:
     cases, left = exchange.begin(order.name, host, os.getpid())
     if left <= 0:
         return Result(order, host)
-    with TemporaryDirectory(prefix="slot-mapping-round-", ignore_cleanup_errors=True) as name:
+    _clean_up(Path(gettempdir()))
+    with TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-", ignore_cleanup_errors=True) as name:
         return _run(order, exchange, host, Path(name), cases, left)
+
+
+def _clean_up(folder: Path) -> None:
+    """Remove what rounds have left that were killed; what they had found, they have told."""
+    for left in folder.glob(f"{_PREFIX}*"):
+        process = left.name.removeprefix(_PREFIX).partition("-")[0]
+        if not Path("/proc", process).exists():
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def _run(order: Order, exchange: Told, host: str, folder: Path, cases: list[str], left: float) -> Result:

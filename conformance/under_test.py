@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from conformance.accepted import NOT_RUN, STILL_FAILS, Accepted
 from conformance.engine import Engine, declared, narrowed, settings_of
 from conformance.evidence import Evidence
-from conformance.explained import beyond, can_be, remainder, signature
+from conformance.explained import Run, beyond, can_be, remainder, signature
 from conformance.known import KnownFailure
 from conformance.probes import probes
 from conformance.properties.property import Property
@@ -229,7 +229,9 @@ class UnderTest:
         except NotForIt:
             return
         except NothingToCompare as nothing:
-            self._assert((nothing.finding.case, nothing.finding.launch, drawn[2]))
+            finding = nothing.finding
+            if not finding.verdict.passed:
+                self._assert((finding.case, finding.launch, drawn[2]))
             return
         if contradicted is not None:
             finding, broken = contradicted
@@ -240,7 +242,7 @@ class UnderTest:
 
     def _contradicted(self, property: Property, drawn: Drawn, choice: int) -> tuple[Finding, Broken] | None:
         """What contradicts ``property`` and is not explained, with the launch that is wrong."""
-        broken = contradicting(self.engine, self.entry, property, drawn, choice)
+        broken = contradicting(self.engine, self.entry, property, drawn, choice, self._beyond)
         self.compared += 1
         if broken is None:
             return None
@@ -257,7 +259,7 @@ class UnderTest:
         def run(case: Case, launch: Launch) -> Finding:
             return self._run(case, launch, settings)
 
-        finding = beyond(run, case, launch, self._explains, lambda part: can_be(part, self.explained))
+        finding = self._beyond(run, case, launch)
         verdict = finding.verdict
         if verdict.kind == v.UNSUPPORTED:
             self.unsupported = f"lane {self.engine.lane.name}: {verdict.detail}"
@@ -267,6 +269,10 @@ class UnderTest:
             failure = failure_of(finding, examples, self._search)
             self.met[id(self._search), verdict.kind] = failure
             raise failure
+
+    def _beyond(self, run: Run, case: Case, launch: Launch) -> Finding:
+        """What is wrong with a case beside what is explained."""
+        return beyond(run, case, launch, self._explains, lambda part: can_be(part, self.explained))
 
     def excuses(self, finding: Finding) -> bool:
         """Whether a known failure explains ``finding``, one thing that is wrong with a case of this test."""

@@ -18,6 +18,9 @@ from reference import verdict as v
 from reference.case import Case, Launch
 from reports.property import BrokenProperty, PropertyLaunch
 
+Run = Callable[[Case, Launch], Finding]
+Look = Callable[[Run, Case, Launch], Finding]
+
 
 class NotForIt(Exception):
     """A launch that a property asks for is outside what the entry point promises: nothing can be said."""
@@ -86,8 +89,12 @@ class PropertyFailure(ConformanceFailure):
 
 
 class _Launches:
-    def __init__(self, engine: Engine, entry: EntryPoint, case: Case, launch: Launch, settings: Settings) -> None:
-        self._engine, self._entry, self._settings = engine, entry, settings
+    """Launches for one property. Memory that was found to be open to an access that is explained stays open."""
+
+    def __init__(
+        self, engine: Engine, entry: EntryPoint, case: Case, launch: Launch, settings: Settings, look: Look
+    ) -> None:
+        self._engine, self._entry, self._settings, self._look = engine, entry, settings, look
         self._launch, self._behind = launch, output_length(case, launch) - case.max_num_tokens
         self.made: list[Made] = []
 
@@ -104,22 +111,32 @@ class _Launches:
             [None] * written + (held[group][written : written + rest] if held else [v.UNWRITTEN] * rest)
             for group in range(len(case.groups))
         ]
-        finding = self._engine.run(entry, case, launch, settings, promised, held)
-        if not finding.verdict.passed and (held is None or finding.verdict.kind != v.MISMATCH):
+        finding = self._look(
+            lambda case, launch: self._engine.run(entry, case, launch, settings, promised, held), case, launch
+        )
+        self._launch = replace(self._launch, open_buffers=finding.launch.open_buffers)
+        passed = finding.verdict.passed or (held is not None and finding.verdict.kind == v.MISMATCH)
+        if not passed or not finding.actual:  # all that is wrong may be explained, and nothing be left of the output
             raise NothingToCompare(finding)
         self.made.append(Made(what, finding, held))
         return finding.actual
 
 
 def contradicting(
-    engine: Engine, entry: EntryPoint, property: Property, drawn: tuple[Case, Launch, Settings], choice: int
+    engine: Engine,
+    entry: EntryPoint,
+    property: Property,
+    drawn: tuple[Case, Launch, Settings],
+    choice: int,
+    look: Look = lambda run, case, launch: run(case, launch),
 ) -> Broken | None:
-    """What contradicts ``property`` in the launches that it makes of a case; None: it holds.
+    """What contradicts ``property`` in the launches that it makes of a case; None: it holds. ``look`` launches a case
+    and takes away what is explained.
 
     Raises NotForIt and NothingToCompare.
     """
     case, launch, settings = drawn
-    launches = _Launches(engine, entry, case, launch, settings)
+    launches = _Launches(engine, entry, case, launch, settings, look)
     message = property.check(launches, case, choice, entry)
     if message is None:
         return None

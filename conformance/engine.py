@@ -24,8 +24,8 @@ from reports.coverage import Coverage
 from strategies.declaration import Declaration
 from strategies.specializations import FUSED_AXES, TILED_AXES, V1_AXES, V2_AXES, Axes, Pool, Specialization, pool
 
-# Host functions choose tile and window themselves, and launch kernels that are tested on their own: few settings do. One
-# of the blocks is longer than their tile.
+# Host functions choose tile and window themselves, and launch kernels that are tested on their own: few settings do.
+# One block is longer than their tile.
 _HOST_AXES: dict[str, Any] = {
     "tiles": (None,),
     "windows": (None,),

@@ -11,7 +11,7 @@ import numpy as np
 from conformance.execution.array import Array, of_addresses, of_values
 from conformance.execution.session import Argument
 from conformance.subjects.allocated import allocated_rows
-from conformance.subjects.launching import Launching
+from conformance.subjects.launching import Launching, output_length
 from reference.case import Case, Group
 
 Value = Callable[[Launching], Argument]
@@ -20,6 +20,12 @@ Value = Callable[[Launching], Argument]
 _VALIDATE: Value = lambda c: c.launch.fence == "before"  # noqa: E731
 # A host function counts the requests by the length of this.
 _QUERY_START_LOC: Value = lambda c: of_values("query_start_loc", "int32", c.case.query_start_loc)  # noqa: E731
+
+
+def _left_out(value: Value, default: Value) -> Value:
+    """``value``, but nothing in half of the launches where the default is the same."""
+    return lambda c: None if c.case.num_tokens % 2 and value(c) == default(c) else value(c)
+
 
 _BATCH: Mapping[str, Value] = {
     "query_start_loc": _QUERY_START_LOC,
@@ -39,7 +45,8 @@ V1_HOST: Mapping[str, Value] = {
     "block_table": lambda c: c.block_table,
     "slot_mapping": lambda c: c.slot_mapping,
     "block_size": lambda c: c.group.block_size,
-    "kv_cache_block_size": lambda c: c.group.kv_cache_block_size,
+    "kv_cache_block_size": _left_out(lambda c: c.group.kv_cache_block_size, lambda c: c.group.block_size),
+    "max_num_tokens": _left_out(lambda c: c.case.max_num_tokens, lambda c: output_length(c.case, c.launch)),
     "is_circular": lambda c: c.group.kind == "circular",
 }
 

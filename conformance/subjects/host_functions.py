@@ -55,7 +55,7 @@ class OverGroupTables:
         places = zip(*_lists(block_table_ptrs, table_rows, table_widths, block_table_strides), strict=True)
         sizes, allocated, sharded, enabled = _lists(kernel_block_sizes, block_sizes, is_sharded, is_enabled)
         # In half of the launches what is the default is left to it.
-        brief = bool(positions.numel() % 2)
+        brief = bool((positions.numel() + slot_mappings.shape[1]) % 2)
         groups = self._module.GroupTables(
             [_tensor(self._lane, address, (rows, width), stride) for address, rows, width, stride in places],
             sizes,
@@ -106,7 +106,7 @@ class Tables:
         validate: bool,
     ) -> None:
         rows, widths = table_rows.tolist(), allocated_widths.tolist()
-        sharded, sizes = is_sharded.tolist(), block_sizes.tolist()
+        sizes, kernel_sizes, sharded, rings = _lists(block_sizes, kernel_block_sizes, is_sharded, is_circular)
         # In some launches the output has room for draft tokens, and a table the width that its default gives it.
         drafts = 2 if num_tokens % 3 == 0 and num_tokens >= rows[0] and cp_size == 1 else 0
         alone = len(sizes) == 1 and sharded[0] and num_tokens % 2 == 1
@@ -123,11 +123,11 @@ class Tables:
             max_num_blocks=None
             if alone
             else [width if shared else -(-width // cp_size) for width, shared in zip(widths, sharded, strict=True)],
-            kernel_sizes=[[size] for size in kernel_block_sizes.tolist()],
+            kernel_sizes=None if alone and kernel_sizes == sizes else [[size] for size in kernel_sizes],
             cp_kv_cache_interleave_size=cp_interleave,
             dcp_world_size=cp_size,
             dcp_rank=cp_rank,
-            circular=is_circular.tolist(),
+            circular=None if alone and not rings[0] else rings,
             sharded=None if alone else sharded,
             pad_id=pad_id,
         )

@@ -365,7 +365,8 @@ def _only_refuses(node: ast.AST) -> bool:
         return _refuses(node.value)
     if isinstance(node, ast.If):
         named = {each.id for each in ast.walk(node.test) if isinstance(each, ast.Name)}
-        return "validate" in named or (not node.orelse and all(_only_refuses(each) for each in node.body))
+        told = [each for each in node.body if not isinstance(each, ast.Assign)]  # what the message says
+        return "validate" in named or (not node.orelse and bool(told) and all(map(_only_refuses, told)))
     if isinstance(node, ast.For):
         return all(_only_refuses(each) for each in node.body)
     if isinstance(node, ast.With):

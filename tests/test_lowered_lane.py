@@ -6,6 +6,7 @@ import importlib.metadata
 import importlib.util
 import itertools
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -464,6 +465,18 @@ def test_a_front_end_that_always_dies_is_a_compile_error(tmp_path: Path, monkeyp
     with pytest.raises(CompileError, match="triton-adapter-opt"):
         frontend.linalg(kernels.scaled, SIGNATURE, {})
     assert len(runs.read_text()) == 3
+
+
+def test_a_front_end_that_goes_on_for_ever_is_ended_and_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_CPU)
+    expected = frontend.linalg(kernels.scaled, SIGNATURE, {})
+    runs = replaced_front_end(tmp_path, monkeypatch, 1, "while :; do :; done")
+    monkeypatch.setattr(frontend, "_PROCESSOR_SECONDS", 1)
+    assert frontend.linalg(kernels.scaled, SIGNATURE, {}) == expected
+    assert len(runs.read_text()) == 2
+    assert resource.getrlimit(resource.RLIMIT_CPU) == limits
 
 
 def test_a_front_end_that_refuses_is_not_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,12 @@ needed.
 
 from __future__ import annotations
 
+import math
 import re
+import resource
 import subprocess
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,9 +23,10 @@ from triton.compiler.compiler import make_backend
 from conformance.lanes.errors import CompileError
 
 TARGET = GPUTarget("npu", "Ascend910B3", 0)
-# triton-adapter-opt of 3.2.0 dies by SIGABRT or SIGSEGV about once in two thousand runs, and then not again on the
-# same input.
+# triton-adapter-opt of 3.2.0 reads memory that it has freed: about once in two thousand runs it dies by SIGABRT or
+# SIGSEGV, rarely it goes on for ever and takes a gigabyte every ten seconds. Asked again, it answers.
 _ATTEMPTS = 3
+_PROCESSOR_SECONDS = 20  # of one attempt; it takes a tenth of a second
 
 
 @cache
@@ -71,7 +75,23 @@ def _linalg(
     backend.load_dialects(context)
     module = source.make_ir(options, backend.get_codegen_implementation(), backend.get_module_map(), context)
     module = ascend.make_ttir(module, metadata, options)
-    return str(ascend.ttir_to_linalg(module, metadata, options, named_ops=named_ops))
+    with _processor_time_limited():
+        return str(ascend.ttir_to_linalg(module, metadata, options, named_ops=named_ops))
+
+
+@contextmanager
+def _processor_time_limited() -> Iterator[None]:
+    """What starts a program in here gives it a limit, which holds even when nobody is left to end the program."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    limit = math.ceil(own.ru_utime + own.ru_stime) + _PROCESSOR_SECONDS  # a child's time begins at zero, this one's not
+    if soft != resource.RLIM_INFINITY:
+        limit = min(limit, soft)
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
 
 
 def _crashed(error: BaseException | None) -> bool:

@@ -12,17 +12,15 @@ from conformance.properties.property import Property
 from conformance.under_test import Choice, Drawn, UnderTest
 from strategies.specializations import Specialization
 
-FEWER = 20
-"""One example here for so many there, as long as that leaves a few."""
-_FEW = 8
+FEWER = 25
+"""One example here for so many there."""
 
 _CHOICES = 64
 
 
 def fewer() -> settings:
     """The settings of a test of properties under the profile of the run."""
-    whole = settings().max_examples
-    return settings(max_examples=min(whole, max(_FEW, -(-whole // FEWER))))
+    return settings(max_examples=-(-settings().max_examples // FEWER))
 
 
 def asked(

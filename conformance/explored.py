@@ -86,12 +86,14 @@ class Explored:
         write_text(self.file, json_lines({"schema": SCHEMA, "entry_points": entries}))
 
     def describe(self) -> str:
-        """How much of the space has been drawn from, all entry points together."""
+        """How much of the space has been drawn from, all entry points together; "" where no space is known."""
+        if not self.spaces:
+            return ""
         parts = []
         for strength, what in zip(STRENGTHS, ("pairs", "triples"), strict=True):
             shares = [share for each in self.spaces.values() for share in each if share.strength == strength]
             parts.append(f"{sum(each.covered for each in shares):,} of {sum(each.total for each in shares):,} {what}")
-        return " and ".join(parts)
+        return f"drawn so far: {' and '.join(parts)} of parameters; "
 
 
 def _specialization(found: Mapping[str, object]) -> Specialization:

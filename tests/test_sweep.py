@@ -27,37 +27,19 @@ LOWERED = by_name("lowered")
 pytestmark = pytest.mark.skipif(LOWERED.unavailable() is not None, reason=str(LOWERED.unavailable()))
 GATE, DEEP = 600, 20_000
 
-# Faults by the kind of case that shows them, and the first position that does. Those of one tree do not disturb each
-# other.
-TREES = {
-    "few-bits": {
-        "plain": (
-            "block_index = position // block_size\n",
-            "block_index = (position & 65535) // block_size\n",
-            1 << 16,
-        ),
-        "circular": (
-            "offset = position - position // block_size * block_size\n",
-            "offset = position - (position & 16777215) // block_size * block_size\n",
-            FLOAT32_EXACT,
-        ),
-        "cp": (
-            "block_index = virtual_block * BLOCKS_PER_KV_BLOCK",
-            "block_index = (virtual_block & 255) * BLOCKS_PER_KV_BLOCK",
-            1 << 15,
-        ),
-    },
-    "twenty-bits": {
-        "plain": ("position = tl.maximum(loaded, 0)", "position = tl.maximum(loaded, 0) & 1048575", 1 << 20),
-    },
-    "float32-quotient": {
-        "plain": (
-            "block_index = position // block_size\n",
-            "block_index = (position.to(tl.float32) / block_size).to(tl.int32)\n",
-            FLOAT32_EXACT,
-        ),
-    },
-}
+# By the kind of case, the first position at which the kernels below go wrong: 16 bits, 20 bits, float32.
+FAR = {"plain": 1 << 16, "circular": 1 << 20, "cp": FLOAT32_EXACT + 1}
+RIGHT = "        is_local = loaded >= 0\n"
+WRONG = """\
+        is_local = loaded >= 0
+        if IS_CIRCULAR:
+            narrow = loaded & 1048575
+        elif TOTAL_CP_WORLD_SIZE > 1:
+            narrow = loaded.to(tl.float32).to(tl.int32)
+        else:
+            narrow = loaded & 65535
+        loaded = tl.where(is_local, narrow, loaded)
+"""
 
 
 @contextmanager
@@ -77,40 +59,42 @@ def right(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UnderTest]:
         yield target
 
 
-def wrong(name: str, folder: Path) -> Path:
-    replacements = tuple((old, new) for old, new, _ in TREES[name].values())
-    return write_variant(Fault(name, "far out", "", V1, replacements, ()), folder)
+@pytest.fixture(scope="module")
+def wrong(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tree with these faults."""
+    return write_variant(Fault("far out", "far out", "", V1, ((RIGHT, WRONG),), ()), tmp_path_factory.mktemp("wrong"))
 
 
-@pytest.mark.parametrize("name", TREES)
-def test_a_fault_that_shows_far_out_is_found_and_cut_down(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with target_of(wrong(name, tmp_path), tmp_path / "cache") as target:
-        for kind, (_, _, first) in TREES[name].items():
-            with pytest.raises(ConformanceFailure) as raised:
-                every_position(target, kind, GATE)
-            finding = raised.value.finding
-            (group,), (position,) = finding.case.groups, finding.case.positions
-            assert finding.verdict.kind == MISMATCH
-            assert position >= first
-            assert violations(finding.case, launch=finding.launch) == ()
-            assert group.row_width <= position // group.block_size + 1
-            for part in parts(target, kind, GATE):
-                if part.positions.stop <= first:
-                    drawn = launches(target.entry, part, LOWERED)
-                    assert all(target.engine.run(target.entry, *each).verdict.passed for each in drawn)
-        # What agrees_on takes for explained does not end the sweep.
-        asserted: list[Drawn] = []
-        monkeypatch.setattr(target, "agrees_on", asserted.append)
-        every_position(target, "plain", GATE)
-        assert max(case.positions[-1] for case, *_ in asserted) > FLOAT32_EXACT
-        assert all(case.num_tokens == 1 for case, *_ in asserted)
+@pytest.fixture(scope="module")
+def failing(wrong: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[UnderTest]:
+    with target_of(wrong, tmp_path_factory.mktemp("cache")) as target:
+        yield target
 
 
-def test_the_failure_of_a_sweep_is_reported_and_replayed_like_any_other(tmp_path: Path) -> None:
-    source, folder = wrong("few-bits", tmp_path), tmp_path / "reports"
-    arguments = ("--source", f"kernels={source}", "--report-dir", folder, "-p", "no:cacheprovider")
+# The node id of context parallelism says so.
+@pytest.mark.parametrize("kind", FAR)
+def test_a_fault_that_shows_far_out_is_found_and_cut_down(kind: str, failing: UnderTest) -> None:
+    with pytest.raises(ConformanceFailure) as raised:
+        every_position(failing, kind, GATE)
+    finding = raised.value.finding
+    (group,), (position,) = finding.case.groups, finding.case.positions
+    assert finding.verdict.kind == MISMATCH
+    assert position >= FAR[kind]
+    assert violations(finding.case, launch=finding.launch) == ()
+    assert group.row_width <= position // group.block_size + 1
+
+
+def test_what_is_explained_does_not_end_a_sweep(failing: UnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    asserted: list[Drawn] = []
+    monkeypatch.setattr(failing, "agrees_on", asserted.append)
+    every_position(failing, "plain", GATE)
+    assert max(case.positions[-1] for case, *_ in asserted) > FLOAT32_EXACT
+    assert all(case.num_tokens == 1 for case, *_ in asserted)
+
+
+def test_the_failure_of_a_sweep_is_reported_and_replayed_like_any_other(wrong: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "reports"
+    arguments = ("--source", f"kernels={wrong}", "--report-dir", folder, "-p", "no:cacheprovider")
     test = "conformance/test_sweep.py::test_every_position_gets_its_slot[kernels.v1]"
     done = pytest_(test, "--compile-budget", "6", *arguments)
     assert done.status == 1, done.tail

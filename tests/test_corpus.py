@@ -8,11 +8,14 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from conformance import corpus as corpora
+from conformance import corpus_run, options
 from conformance.corpus import Corpus, kind_of, name_of
+from conformance.stash import CORPUS
 from conformance.subjects.entry import EntryPoint
 from conformance.subjects.launching import Settings
 from reference.case import Case, ContextParallel, Group, Launch
@@ -186,6 +189,27 @@ def test_a_case_that_is_too_large_is_not_written(tmp_path: Path, monkeypatch: py
 )
 def test_keywords_find_the_cases_that_they_are_about(case: Case, words: str) -> None:
     assert kind_of(case) == words
+
+
+def test_workers_are_given_what_the_controller_has_read_and_tell_what_they_have_added(tmp_path: Path) -> None:
+    """Files may come and go in the folder while workers of pytest-xdist collect: all must collect the same tests."""
+    added(tmp_path)
+    controller = Corpus(tmp_path)
+    config = SimpleNamespace(stash={CORPUS: controller})
+    node = SimpleNamespace(config=config, workerinput={}, workeroutput={})
+    corpus_run.pytest_configure_node(node)
+    shutil.rmtree(tmp_path)
+    option = SimpleNamespace(corpus=str(tmp_path))
+    worker = options.corpus(SimpleNamespace(option=option, workerinput=node.workerinput))  # type: ignore[arg-type]
+    assert worker is not None
+    assert [saved.case for saved in worker.cases()] == [CASE]
+    tmp_path.write_text("a file where the folder was")
+    worker.add(ENTRY, RING, Launch(), Settings())
+    session = SimpleNamespace(config=SimpleNamespace(stash={CORPUS: worker}, workeroutput=node.workeroutput))
+    corpus_run.pytest_sessionfinish(session)  # type: ignore[arg-type]
+    corpus_run.pytest_testnodedown(node)
+    assert controller.unkept == worker.unkept
+    assert len(controller.unkept) == 1
 
 
 @pytest.fixture(scope="module")

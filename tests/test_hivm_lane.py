@@ -178,6 +178,15 @@ def test_ub_that_was_never_written_is_named_and_where_it_shows(cache: Path) -> N
     assert found.stored_at == out.data_ptr() + 8 * 4
 
 
+def test_what_an_earlier_launch_left_in_ub_is_not_there(cache: Path) -> None:
+    """The same program with and without the load of its second operand."""
+    arguments = {"values": SIXTY_FOUR, "others": SIXTY_FOUR, "out": unwritten()}
+    edited_launch(cache, kernels.added, arguments, lambda text: text + "\n")
+    without = replaced((r"(?s)(call @load_gm_to_ubuf.*?)\n[^\n]*call @load_gm_to_ubuf[^\n]*", r"\1"))
+    found = violation_of(cache, kernels.added, arguments, without)
+    assert "which it has not written" in found.guard.message
+
+
 def test_an_argument_that_reaches_out_of_its_buffer(cache: Path) -> None:
     def longer(text: str) -> str:
         size = "%more = arith.constant 72 : index\n"

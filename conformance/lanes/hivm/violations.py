@@ -39,9 +39,8 @@ def noted(account: Sequence[int], places: Sequence[Place], sites: Sequence[Site]
     address, size, index = account[ub.WORD] - ub.BASE, account[ub.FIRST], account[ub.LAST]
     given = (ub.unpacked(word) for word in account[ub.GIVEN : ub.GIVEN + ub.MOST_GIVEN] if word)
     there = [places[number] for begin, end, number in given if begin <= address < end]
-    # A result may lie on top of a source.
-    there.sort(key=lambda each: each.what.startswith(f"{size} x "))
-    place = there[-1] if there else Place(address, address, "a buffer of i8", "")
+    # A result, which comes behind the sources, may lie on top of one.
+    place = there[-(kind == runtime.WRITTEN_BEYOND)] if there else Place(address, address, "a buffer of i8", "")
     if kind == runtime.LAYOUT:
         return Unsupported(f"{who} gets {_named(place)} in a layout that it is not known for")
     if kind == runtime.STRAY:

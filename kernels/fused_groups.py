@@ -92,25 +92,17 @@ def _map_tiles(
     TILE: tl.constexpr,
     WINDOW: tl.constexpr,
 ):
-    """Write the slots of this program's tiles of the tokens [start, end).
-
-    Remainders are ``x - x // n * n``: ``%`` on a vector becomes a scalar loop on Ascend. Dividends are never
-    negative, so it does not matter that ``//`` truncates. On Ascend the quotient comes from float32: exact for
-    positions below 2**24.
-    """
+    """Write the slots of this program's tiles of the tokens [start, end)."""
     lane = tl.arange(0, TILE)
     padding = tl.full((TILE,), PAD_ID, tl.int32)
+    block_size = tl.maximum(block_size, 1)  # no division by zero, whatever the tables hold
     for tile_start in range(start + tl.program_id(2) * TILE, end, tl.num_programs(2) * TILE):
         token = tile_start + lane
         in_request = token < end
         # -1 behind the request: such a lane is then as foreign as a negative position, and one test covers both.
         loaded = tl.load(positions_ptr + token, mask=in_request, other=-1).to(tl.int32)
         position = tl.maximum(loaded, 0)
-        lap = position // tl.maximum(block_size, 1)  # no division by zero, whatever the tables hold
-        offset = position - lap * block_size
-        # A ring is a row of one block, and each lap comes back to it.
-        block_index = lap * is_paged
-        slots = look_up_slots(row_ptr, row_stride, block_index, offset, loaded >= 0, block_size, padding, WINDOW)
+        slots = look_up_slots(row_ptr, row_stride, position, loaded >= 0, block_size, padding, WINDOW, is_paged)
         tl.store(slot_mapping_ptr + token, slots, mask=in_request)
 
 

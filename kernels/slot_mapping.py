@@ -17,7 +17,7 @@ from kernels.arguments import (
     refuse,
 )
 from kernels.validation import check_contents
-from kernels.window import block_table_window_size, look_up_slots
+from kernels.window import block_table_window_size, look_up_slots, quotient_and_remainder
 
 TILE_BLOCK_SIZE = 1024
 """Tokens a program handles at once."""
@@ -55,11 +55,17 @@ def _compute_slot_mapping_kernel(
     nothing.
 
     Remainders are ``x - x // n * n``: ``%`` on a vector becomes a scalar loop on Ascend. Dividends are never
-    negative, so it does not matter that ``//`` truncates. On Ascend the quotient comes from float32: exact for
-    positions below 2**24.
+    negative, so it does not matter that ``//`` truncates. On Ascend the quotient comes from float32, exact below
+    2**24: what is divided is therefore the distance from a multiple of the divisor just below the tile's smallest
+    position, which the scalar unit finds. In a ring, and where ranks share a sequence, that is exact as long as a
+    tile's positions are less than 2**24 apart; elsewhere always.
     """
     # int64 vectors are scalar loops on Ascend: only an int64 output, whose slots may pass 2**31, pays for them.
     slot_type: tl.constexpr = slot_mapping_ptr.dtype.element_ty
+    virtual_block_size: tl.constexpr = KV_CACHE_BLOCK_SIZE * TOTAL_CP_WORLD_SIZE
+    # A lane behind the request is as foreign as a negative position, and one test covers both; but where the smallest
+    # position is looked for, it must not be that lane's. Nothing is stored for it either way.
+    BEHIND: tl.constexpr = 2147483647 if TOTAL_CP_WORLD_SIZE > 1 or IS_CIRCULAR else -1
     request = tl.program_id(0)
     lane = tl.arange(0, TILE_BLOCK_SIZE)
     padding = tl.full((TILE_BLOCK_SIZE,), PAD_ID, slot_type)
@@ -75,48 +81,39 @@ def _compute_slot_mapping_kernel(
 
     start = tl.load(query_start_loc_ptr + request)
     end = tl.load(query_start_loc_ptr + request + 1)
-    row_ptr = block_table_ptr + request.to(tl.int64) * block_table_stride
+    request_row_ptr = block_table_ptr + request.to(tl.int64) * block_table_stride
     for tile_start in range(start, end, TILE_BLOCK_SIZE):
         token = tile_start + lane
         in_request = token < end
-        # -1 behind the request: such a lane is then as foreign as a negative position, and one test covers both.
-        loaded = tl.load(positions_ptr + token, mask=in_request, other=-1).to(tl.int32)
+        loaded = tl.load(positions_ptr + token, mask=in_request, other=BEHIND).to(tl.int32)
         is_local = loaded >= 0
         position = tl.maximum(loaded, 0)
+        row_ptr = request_row_ptr
+        row_cells = block_table_stride
 
         if IS_CIRCULAR:
+            # From the beginning of a lap on: the dividends are small.
+            position -= tl.maximum(tl.min(loaded, axis=0), 0) // block_size * block_size
             offset = position - position // block_size * block_size
             slot = tl.load(row_ptr).to(slot_type) * block_size + offset
             slots = tl.where(is_local, slot, padding)
         else:
-            if TOTAL_CP_WORLD_SIZE == 1:
-                block_index = position // block_size
-                offset = position - block_index * block_size
-            else:
-                virtual_block_size: tl.constexpr = KV_CACHE_BLOCK_SIZE * TOTAL_CP_WORLD_SIZE
-                virtual_block = position // virtual_block_size
-                virtual_offset = position - virtual_block * virtual_block_size
+            if TOTAL_CP_WORLD_SIZE > 1:
+                # From a virtual block's beginning on: the dividends are small.
+                first = tl.maximum(tl.min(loaded, axis=0), 0) // virtual_block_size
+                position -= first * virtual_block_size
+                row_ptr += first * BLOCKS_PER_KV_BLOCK
+                row_cells -= first * BLOCKS_PER_KV_BLOCK
+                virtual_block, virtual_offset = quotient_and_remainder(position, virtual_block_size)
                 # Runs of interleave tokens are dealt to the ranks in turn: run 0 to rank 0, run W to rank 0 again.
-                run = virtual_offset // CP_KV_CACHE_INTERLEAVE_SIZE
-                turn = run // TOTAL_CP_WORLD_SIZE
-                owner = run - turn * TOTAL_CP_WORLD_SIZE
+                run, offset_in_run = quotient_and_remainder(virtual_offset, CP_KV_CACHE_INTERLEAVE_SIZE)
+                turn, owner = quotient_and_remainder(run, TOTAL_CP_WORLD_SIZE)
                 is_local = is_local & (owner == TOTAL_CP_RANK)
-                offset_in_run = virtual_offset - run * CP_KV_CACHE_INTERLEAVE_SIZE
                 local_offset = turn * CP_KV_CACHE_INTERLEAVE_SIZE + offset_in_run
-                kernel_block = local_offset // block_size
-                block_index = virtual_block * BLOCKS_PER_KV_BLOCK + kernel_block
-                offset = local_offset - kernel_block * block_size
+                # From here on the rank's own tokens are like those of a group that is not shared.
+                position = virtual_block * KV_CACHE_BLOCK_SIZE + local_offset
 
-            slots = look_up_slots(
-                row_ptr,
-                block_table_stride,
-                block_index,
-                offset,
-                is_local,
-                block_size,
-                padding,
-                BLOCK_TABLE_WINDOW_SIZE,
-            )
+            slots = look_up_slots(row_ptr, row_cells, position, is_local, block_size, padding, BLOCK_TABLE_WINDOW_SIZE)
 
         tl.store(slot_mapping_ptr + token, slots, mask=in_request)
 

@@ -9,7 +9,7 @@ import triton.language as tl
 
 from kernels.arguments import launching
 from kernels.group_tables import GroupTables, check_batch, check_launch
-from kernels.window import block_table_window_size, look_up_slots
+from kernels.window import block_table_window_size, look_up_slots, quotient_and_remainder
 
 TILE_BLOCK_SIZE = 1024
 """Tokens a program handles at once."""
@@ -29,10 +29,10 @@ def shard_position(position, kv_cache_block_size, cp_size, cp_rank, CP_INTERLEAV
     virtual_block = position // virtual_block_size
     virtual_offset = position - virtual_block * virtual_block_size
     # Runs of interleave tokens are dealt to the ranks in turn: run 0 to rank 0, run W to rank 0 again.
-    run = virtual_offset // CP_INTERLEAVE
+    run, offset_in_run = quotient_and_remainder(virtual_offset, CP_INTERLEAVE)
     turn = run // cp_size
     owner = run - turn * cp_size
-    local_offset = turn * CP_INTERLEAVE + (virtual_offset - run * CP_INTERLEAVE)
+    local_offset = turn * CP_INTERLEAVE + offset_in_run
     return owner == cp_rank, virtual_block * kv_cache_block_size + local_offset
 
 
@@ -79,11 +79,16 @@ def _compute_slot_mappings_kernel(
     ``PAD_ID`` and read nothing.
 
     Remainders are ``x - x // n * n``: ``%`` on a vector becomes a scalar loop on Ascend. Dividends are never
-    negative, so it does not matter that ``//`` truncates. On Ascend the quotient comes from float32: exact for
-    positions below 2**24.
+    negative, so it does not matter that ``//`` truncates. On Ascend the quotient comes from float32, exact below
+    2**24: what is divided is therefore the distance from a multiple of the divisor just below the tile's smallest
+    position, which the scalar unit finds. Where ranks share a sequence, that is exact as long as a tile's positions
+    are less than 2**24 apart; elsewhere always.
     """
     # int64 vectors are scalar loops on Ascend: only an int64 output, whose slots may pass 2**31, pays for them.
     slot_type: tl.constexpr = slot_mappings_ptr.dtype.element_ty
+    # A lane behind the request is as foreign as a negative position, and one test covers both; but where the smallest
+    # position is looked for, it must not be that lane's. Nothing is stored for it either way.
+    BEHIND: tl.constexpr = 2147483647 if CP_SIZE > 1 else -1
     group = tl.program_id(0)
     request = tl.program_id(1)
     lane = tl.arange(0, TRITON_BLOCK_SIZE)
@@ -117,19 +122,24 @@ def _compute_slot_mappings_kernel(
     for tile_start in range(start, end, TRITON_BLOCK_SIZE):
         token = tile_start + lane
         in_request = token < end
-        # -1 behind the request: such a lane is then as foreign as a negative position, and one test covers both.
-        loaded = tl.load(pos + token, mask=in_request, other=-1).to(tl.int32)
+        loaded = tl.load(pos + token, mask=in_request, other=BEHIND).to(tl.int32)
         is_local = (loaded >= 0) & has_slots
         position = tl.maximum(loaded, 0)
+        tile_row_ptr = row_ptr
+        tile_row_cells = row_cells
         if CP_SIZE > 1:
+            # From a virtual block's beginning on: the dividends are small.
+            virtual_block_size = kv_cache_block_size * group_cp_size
+            first = tl.maximum(tl.min(loaded, axis=0), 0) // virtual_block_size
+            position -= first * virtual_block_size
+            tile_row_ptr += first * (kv_cache_block_size // block_size)
+            tile_row_cells -= first * (kv_cache_block_size // block_size)
             is_own, position = shard_position(
                 position, kv_cache_block_size, group_cp_size, group_cp_rank, CP_INTERLEAVE
             )
             is_local = is_local & is_own
-        block_index = position // block_size
-        offset = position - block_index * block_size
         slots = look_up_slots(
-            row_ptr, row_cells, block_index, offset, is_local, block_size, padding, BLOCK_TABLE_WINDOW_SIZE
+            tile_row_ptr, tile_row_cells, position, is_local, block_size, padding, BLOCK_TABLE_WINDOW_SIZE
         )
         tl.store(slot_mapping_ptr + token, slots, mask=in_request)
 

@@ -88,7 +88,7 @@ TWO_GROUPS = replace(
 PLAIN = Case((0, 2, 3), (4, 5, 3), 3, 5, (Group(((7, 3, 5), (9, 1, 8)), 2, 2), Group(((4,), (6,)), 16, 16)))
 REPLAYED = replace(PLAIN, replay=Replay((4, 0), 1, (0,)))
 WIDE = Launch("int64", 7, "before")
-OFF_BY_ONE = ("window.py", "block_number * block_size + offset", "block_number * block_size + offset + 1")
+OFF_BY_ONE = ("window.py", "* block_size + distance", "* block_size + distance + 1")
 EVERY_OTHER_RANK = ("slot_mappings_v2.py", "return owner == cp_rank", "return owner != cp_rank")
 PAST_THE_ROW = (
     "window.py",

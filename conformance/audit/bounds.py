@@ -65,7 +65,7 @@ Place = tuple[Vector, Vector, Vector]
 
 
 def by_turns(position: Vector, geometry: Geometry, divide: Divide) -> Place:
-    """v1 here and published, published v2: the five steps one after the other."""
+    """v1 and v2 as published: the five steps one after the other."""
     g, b = geometry, geometry.block_size
     if g.cp.size == 1:
         return _plain(position, b, divide)
@@ -80,7 +80,7 @@ def by_turns(position: Vector, geometry: Geometry, divide: Divide) -> Place:
 
 
 def by_own_position(position: Vector, geometry: Geometry, divide: Divide) -> Place:
-    """v2 and tiled here: first the position among the rank's own tokens, then its block."""
+    """The kernels here: first the position among the rank's own tokens, then its block."""
     g = geometry
     if g.cp.size == 1:
         return _plain(position, g.block_size, divide)
@@ -109,6 +109,39 @@ def largest_position(geometry: Geometry, place: Callable[[Vector, Geometry, Divi
 
     wrong = first_wrong(holds, FLOAT32_EXACT)
     return INT32_MAX if wrong is None else wrong - 1
+
+
+# v1, v2 and the fused kernels here divide distances, not positions: from the beginning of the virtual block (of the
+# lap, in a ring) in which the tile's smallest position lies, and then of the block in which a window begins.
+
+BY_DISTANCE = ("v1", "v2", "fused", "parallel")
+TILE = 1 << 12
+"""Positions that a tile may have beyond its smallest: consecutive ones, in tiles larger than any here."""
+
+
+@lru_cache(maxsize=1024)
+def largest_position_by_distance(geometry: Geometry, shifted: frozenset[int] = frozenset()) -> int:
+    """Like ``largest_position``, of tiles of consecutive positions. By the divisors ``shifted`` it is a shift."""
+    g = geometry
+    exactly = shifted | ({g.block_size} if g.block_size <= FLOAT32_EXACT else set())  # within a window, at most 2**24
+
+    def divide(dividend: Vector, divisor: int) -> Vector:
+        return exact(dividend, divisor) if divisor in exactly else quotient(dividend, divisor)
+
+    def holds(distances: Vector) -> npt.NDArray[np.bool_]:
+        pairs = zip(by_own_position(distances, g, divide), by_own_position(distances, g, exact), strict=True)
+        right: npt.NDArray[np.bool_] = np.logical_and.reduce([mine == true for mine, true in pairs])
+        return right
+
+    wrong = first_wrong(holds, FLOAT32_EXACT, min(g.virtual_block_size + TILE, INT32_MAX))
+    return INT32_MAX if wrong is None else wrong - 1
+
+
+def _shifted(geometry: Geometry, family: str) -> frozenset[int]:
+    """The divisors that are powers of two and compiled in, by which a kernel here shifts."""
+    cp = geometry.cp
+    compiled_in = {"v1": {geometry.virtual_block_size, cp.interleave, cp.size}, "v2": {cp.interleave}}
+    return frozenset(each for each in compiled_in.get(family, set()) if each & (each - 1) == 0)
 
 
 # Block numbers
@@ -157,7 +190,11 @@ class Bounds:
 
 def bounds(geometry: Geometry, family: str, kinds: frozenset[str], *, own: bool, wide: bool) -> Bounds:
     """For a kernel that has these ``kinds`` of float32 use (:class:`conformance.audit.measure.Float32Use`)."""
-    place = by_own_position if own and family in ("v2", "tiled") else by_turns
-    position = largest_position(geometry, place) if "division" in kinds else INT32_MAX
+    position = INT32_MAX
+    if "division" in kinds:
+        if own and family in BY_DISTANCE:
+            position = largest_position_by_distance(geometry, _shifted(geometry, family))
+        else:
+            position = largest_position(geometry, by_own_position if own else by_turns)
     gathered, multiplied = "gather" in kinds, {"gather", "arithmetic"} <= kinds
     return Bounds(position, largest_block(geometry.block_size, gathered=gathered, multiplied=multiplied, wide=wide))

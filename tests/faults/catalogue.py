@@ -94,10 +94,14 @@ CATALOGUE: tuple[Fault, ...] = (
         "runs as long as there are ranks are dealt to as many ranks as a run has tokens",
         V1,
         (
-            ("run = virtual_offset // CP_KV_CACHE_INTERLEAVE_SIZE", "run = virtual_offset // TOTAL_CP_WORLD_SIZE"),
-            ("turn = run // TOTAL_CP_WORLD_SIZE", "turn = run // CP_KV_CACHE_INTERLEAVE_SIZE"),
-            ("owner = run - turn * TOTAL_CP_WORLD_SIZE", "owner = run - turn * CP_KV_CACHE_INTERLEAVE_SIZE"),
-            ("virtual_offset - run * CP_KV_CACHE_INTERLEAVE_SIZE", "virtual_offset - run * TOTAL_CP_WORLD_SIZE"),
+            (
+                "quotient_and_remainder(virtual_offset, CP_KV_CACHE_INTERLEAVE_SIZE)",
+                "quotient_and_remainder(virtual_offset, TOTAL_CP_WORLD_SIZE)",
+            ),
+            (
+                "quotient_and_remainder(run, TOTAL_CP_WORLD_SIZE)",
+                "quotient_and_remainder(run, CP_KV_CACHE_INTERLEAVE_SIZE)",
+            ),
             (
                 "turn * CP_KV_CACHE_INTERLEAVE_SIZE + offset_in_run",
                 "turn * TOTAL_CP_WORLD_SIZE + offset_in_run",
@@ -185,7 +189,7 @@ CATALOGUE: tuple[Fault, ...] = (
         "context parallelism",
         "an allocated block advances the row by one kernel block, whatever it holds",
         V1,
-        (("virtual_block * BLOCKS_PER_KV_BLOCK + kernel_block", "virtual_block + kernel_block"),),
+        (("virtual_block * KV_CACHE_BLOCK_SIZE + local_offset", "virtual_block * block_size + local_offset"),),
         ("kernel block index",),
     ),
     Fault(
@@ -195,10 +199,10 @@ CATALOGUE: tuple[Fault, ...] = (
         WINDOW,
         (
             (
-                "base = tl.min(pending, axis=0)\n    while base < row_stride:",
-                # A lane without a token has position 0: block 0, offset 0.
-                "base = tl.min(tl.where(is_local | (block_index + offset > 0), block_index, NOTHING_PENDING), axis=0)\n"
-                "    if base < row_stride:",
+                "first = tl.min(pending, axis=0)\n    while first < row_end:",
+                # A lane without a token has position 0.
+                "first = tl.min(tl.where(is_local | (position > 0), position - 1, NOTHING_PENDING), axis=0)\n"
+                "    if first < row_end:",
             ),
         ),
         ("window",),
@@ -208,7 +212,7 @@ CATALOGUE: tuple[Fault, ...] = (
         "window",
         "tokens whose block lies past the first window get no slot",
         WINDOW,
-        (("while base < row_stride:", "if base < row_stride:"),),
+        (("while first < row_end:", "if first < row_end:"),),
         ("window",),
     ),
     Fault(
@@ -270,10 +274,10 @@ CATALOGUE: tuple[Fault, ...] = (
         WINDOW,
         (
             ("window.to(tl.float32, bitcast=True)", "window.to(tl.float32)"),
-            ("carried.to(tl.int32, bitcast=True).to(padding.dtype)", "carried"),
+            ("carried.to(tl.int32, bitcast=True)", "carried"),
             (
-                "tl.where(found, block_number * block_size + offset, slots)",
-                "tl.where(found, (block_number * block_size + offset).to(padding.dtype), slots)",
+                "(block_number - block).to(padding.dtype) * block_size + distance",
+                "((block_number - block) * block_size + distance).to(padding.dtype)",
             ),
         ),
         ("float32",),
@@ -283,7 +287,7 @@ CATALOGUE: tuple[Fault, ...] = (
         "arithmetic",
         "slots of an int64 output wrap at 2**31",
         WINDOW,
-        (("carried.to(tl.int32, bitcast=True).to(padding.dtype)", "carried.to(tl.int32, bitcast=True)"),),
+        (("(block_number - block).to(padding.dtype) * block_size", "(block_number - block) * block_size"),),
         ("int32 overflow",),
     ),
     Fault(
@@ -430,8 +434,8 @@ CATALOGUE: tuple[Fault, ...] = (
         V2,
         (
             (
-                "local_offset = turn * CP_INTERLEAVE + (virtual_offset - run * CP_INTERLEAVE)",
-                "local_offset = virtual_offset - run * CP_INTERLEAVE",
+                "local_offset = turn * CP_INTERLEAVE + offset_in_run",
+                "local_offset = offset_in_run",
             ),
         ),
         ("local offset",),
@@ -511,7 +515,7 @@ CATALOGUE: tuple[Fault, ...] = (
         "table",
         "a ring is looked up like a growing row (vLLM PR 56469)",
         FUSED,
-        (("block_index = lap * is_paged", "block_index = lap"),),
+        (("padding, WINDOW, is_paged)", "padding, WINDOW)"),),
         ("circular",),
     ),
     Fault(
@@ -551,7 +555,7 @@ CATALOGUE: tuple[Fault, ...] = (
         "negative positions",
         "a negative position gets the slot of position 0 (vllm-ascend PR 17529)",
         FUSED,
-        (("offset, loaded >= 0, block_size", "offset, in_request, block_size"),),
+        (("position, loaded >= 0, block_size", "position, in_request, block_size"),),
         ("sign",),
     ),
     Fault(

@@ -7,12 +7,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from conformance import options
 from conformance.engine import Engine, Options
 from conformance.lanes import by_name
 from conformance.lanes.errors import OutOfBounds, Unsupported
@@ -31,6 +33,7 @@ from conformance.lanes.ascend import compiler  # noqa: E402
 from conformance.lanes.ascend.binding import bind  # noqa: E402
 from conformance.lanes.hivm import program  # noqa: E402
 from conformance.lanes.hivm.launcher import Launcher  # noqa: E402
+from conformance.lanes.hivm.library import Rounding  # noqa: E402
 
 Edit = Callable[[str], str]
 
@@ -153,6 +156,26 @@ def test_remainders_are_exact_where_quotients_are_not(launcher: Launcher) -> Non
     values, out = SIXTY_FOUR + PAST, unwritten()
     launcher.launch(kernels.remainders, (1,), {"values": values, "out": out, "n": 3})
     assert out.tolist() == (values % 3).tolist()
+
+
+@pytest.mark.parametrize(("vdiv", "off"), [("low", -1), ("high", 0)])
+def test_quotients_beside_the_right_one(cache: Path, vdiv: str, off: int) -> None:
+    """Truncation makes an exact quotient that comes out too low one less; too high, it changes nothing."""
+    out = unwritten()
+    Launcher(cache, Rounding(vdiv)).launch(kernels.divided, (1,), {"values": SIXTY_FOUR * 3, "out": out, "n": 3})
+    assert out.tolist() == [0, *range(1 + off, 64 + off)]
+
+
+def test_the_lane_is_set_by_an_option_that_others_refuse() -> None:
+    def chosen(lane: str, vdiv: str) -> Any:
+        return options.lane(SimpleNamespace(option=SimpleNamespace(lane=lane, vdiv=vdiv)))  # type: ignore[arg-type]
+
+    lane = chosen("hivm", "low")
+    assert lane.environment() == {"SLOT_MAPPING_VDIV": "low"}
+    assert lane.options() == ("--vdiv", "low")
+    assert chosen("hivm", "exact").options() == ()
+    with pytest.raises(pytest.UsageError, match="--vdiv: an option of lane hivm, and this is lane lowered"):
+        chosen("lowered", "low")
 
 
 # --- what it sees in UB -------------------------------------------------------------------------------------------

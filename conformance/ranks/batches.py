@@ -87,7 +87,8 @@ def draw(seed: int, number: int, world: int, entry: EntryPoint) -> Batch:
 
 
 def launch_of(entry: EntryPoint) -> Launch:
-    return Launch("int64" if entry.subject == "vllm" else "int32")
+    """Memory around the buffers can be read: here slots are judged, and by what they are good for."""
+    return Launch("int64" if entry.subject == "vllm" else "int32", fence="open")
 
 
 def local_tokens(length: int, world: int, rank: int, interleave: int) -> int:

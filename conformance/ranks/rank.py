@@ -167,7 +167,8 @@ def run(orders: Orders) -> Iterator[Mapping[str, object]]:
     device = torch.device("cuda", 0) if orders.backend == "nccl" else torch.device("cpu")
     timeout = timedelta(seconds=orders.timeout)
     store = f"file://{orders.store}"
-    dist.init_process_group(orders.backend, store, timeout, world_size=orders.ranks, rank=orders.rank)
+    own = device if device.type == "cuda" else None
+    dist.init_process_group(orders.backend, store, timeout, world_size=orders.ranks, rank=orders.rank, device_id=own)
     lane = lanes.automatic() if orders.lane == "auto" else lanes.by_name(orders.lane)
     sources = {} if orders.source is None else {orders.subject: orders.source}
     engine = Engine(lane, Options((orders.subject,), sources, 8, orders.timeout, Path(orders.cache), 1))

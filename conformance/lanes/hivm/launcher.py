@@ -16,9 +16,9 @@ from conformance.lanes.ascend import compiler, frontend, host, upstream
 from conformance.lanes.ascend.binding import Bound
 from conformance.lanes.ascend.launcher import NativeLauncher
 from conformance.lanes.errors import CompileError, Unsupported
-from conformance.lanes.hivm import library, linking, program, runtime, ub
+from conformance.lanes.hivm import library, program, runtime
 from conformance.lanes.hivm.chip import Chip, Facts, Grid
-from conformance.lanes.hivm.library import Rounding, call, casts, elementwise, masks, movement, table, writer
+from conformance.lanes.hivm.library import Rounding
 from conformance.lanes.hivm.linking import Linker
 from conformance.lanes.hivm.program import Function, Place, Site
 
@@ -27,10 +27,6 @@ KNOWN_VERSIONS = ("1.2.0",)
 """Of the compiler: those whose last program the rewrite knows."""
 
 _TIMEOUT = 110.0  # seconds for the compiler: the suite waits a little longer for a compilation
-_OWN = (
-    *(frontend, compiler, upstream, host, linking, program, runtime, ub),
-    *(library, call, casts, elementwise, masks, movement, table, writer),
-)
 
 
 class Launcher(NativeLauncher):
@@ -40,7 +36,9 @@ class Launcher(NativeLauncher):
     """
 
     def __init__(self, folder: Path, rounding: Rounding = Rounding.EXACT, target: str = TARGET) -> None:
-        super().__init__(folder, _OWN, [*program.PASSES, host.described(), rounding.value, target])
+        lane = [path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.rglob("*.py"))]
+        settings = [*lane, *program.PASSES, host.described(), rounding.value, target]
+        super().__init__(folder, (frontend, compiler, upstream, host), settings)
         self._target = target
         self._linker = Linker(self._cache, rounding)
         self._chip: Chip | None = None

@@ -37,8 +37,9 @@ class Told:
         """What is wrong with it, in sentences; none where nothing is."""
         found = [self.partition] if self.partition else []
         if not self.difference <= tolerance:
-            what = "was computed from what nobody wrote" if self.difference == float("inf") else "differs"
-            found.append(f"attention of {self.where} {what}, by {self.difference:.3g}")
+            unwritten = self.difference == float("inf")
+            what = "reads what nobody wrote" if unwritten else f"differs by {self.difference:.3g}"
+            found.append(f"attention of {self.where} {what}")
         return found
 
 

@@ -293,10 +293,11 @@ def test_a_function_that_is_not_known_is_named_with_the_line(launcher: Launcher)
         (replaced((r"pointer_cast\((%\w+)\)", r"pointer_cast(\1, \1)")), "buffer at several addresses"),
         (replaced((r"pointer_cast\(%\w+\)", r"pointer_cast(%arg0)")), "an address that the plan does not say"),
         (replaced((r"(load_gm_to_ubuf_1d_int32_t\(%\w+, %\w+), %c2_i32", r"\1, %c1_i32")), "argument 2 is 1"),
+        (replaced((r"(?m)^(.* = hivm\.hir\.pointer_cast\()(%\w+)", r"\2 = arith.addi %a, %b : i64\n\1\2")), "the plan does not"),
         (lambda text: text.replace("64xi32", "8x8xi32"), "8x8xi32"),
         (lambda text: text[: len(text) // 2], "not as expected"),
     ],
-    ids=["operation", "core", "ub", "attribute", "addresses", "address", "mode", "shape", "half"],
+    ids=["operation", "core", "ub", "attribute", "addresses", "address", "mode", "name", "shape", "half"],
 )  # fmt: skip
 def test_a_program_of_another_shape_is_refused(masked_program: str, edit: Edit, said: str) -> None:
     from conformance.lanes.hivm import library

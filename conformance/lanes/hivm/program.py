@@ -214,6 +214,8 @@ class _Rewrite:
         name = found["name"] if found else text[:80]
         if constant := _CONSTANT.match(text):
             self.constants[constant[1]] = constant[2]
+        elif text.startswith("%"):  # a name may stand for something else in another region
+            self.constants.pop(text.partition(" ")[0], None)
         if _DROPPED.match(name):
             return
         handler = _HANDLERS.get(name)

@@ -143,7 +143,13 @@ def test_the_readme_gives_the_defaults_and_the_sizes_of_the_profiles(pytest_help
 
 def test_options_in_the_text_exist(pytest_help: str) -> None:
     theirs = {"--no-deps", "--trace"}  # pip's, python -m reference's
-    for program in (["conformance.audit"], ["conformance.agreement"], ["conformance.fleet"], ["reports", "merge"]):
+    for program in (
+        ["conformance.audit"],
+        ["conformance.agreement"],
+        ["conformance.fleet"],
+        ["conformance.ranks"],
+        ["reports", "merge"],
+    ):
         theirs |= set(re.findall(r"--[a-z][a-z-]+", run(sys.executable, "-m", *program, "--help").output))
     for page in PAGES:
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text(encoding="utf-8")))

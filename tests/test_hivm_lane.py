@@ -16,24 +16,23 @@ import torch
 
 from conformance import options
 from conformance.engine import Engine, Options
-from conformance.lanes import by_name
 from conformance.lanes.errors import OutOfBounds, Unsupported
+from conformance.lanes.hivm import HivmLane
 from conformance.subjects.launching import Settings
 from reference import verdict as v
 from reference.case import Case, Group, Launch
 from tests import hivm_kernels as kernels
-from tests.audited import fake
 from tests.hostile import tree
 
-LANE = by_name("hivm")
-if (_UNAVAILABLE := LANE.unavailable()) is not None:
+if (_UNAVAILABLE := HivmLane().unavailable()) is not None:
     pytest.skip(_UNAVAILABLE, allow_module_level=True)
 
-from conformance.lanes.ascend import compiler  # noqa: E402
-from conformance.lanes.ascend.binding import bind  # noqa: E402
-from conformance.lanes.hivm import program  # noqa: E402
-from conformance.lanes.hivm.launcher import Launcher  # noqa: E402
-from conformance.lanes.hivm.library import Rounding  # noqa: E402
+from conformance.lanes.ascend import compiler
+from conformance.lanes.ascend.binding import bind
+from conformance.lanes.hivm import program
+from conformance.lanes.hivm.launcher import Launcher
+from conformance.lanes.hivm.library import Rounding
+from tests.audited import fake
 
 Edit = Callable[[str], str]
 
@@ -293,7 +292,7 @@ def test_a_function_that_is_not_known_is_named_with_the_line(launcher: Launcher)
         (replaced((r"pointer_cast\((%\w+)\)", r"pointer_cast(\1, \1)")), "buffer at several addresses"),
         (replaced((r"pointer_cast\(%\w+\)", r"pointer_cast(%arg0)")), "an address that the plan does not say"),
         (replaced((r"(load_gm_to_ubuf_1d_int32_t\(%\w+, %\w+), %c2_i32", r"\1, %c1_i32")), "argument 2 is 1"),
-        (replaced((r"(?m)^(.* hivm\.hir\.pointer_cast\()(%\w+)", r"\2 = arith.addi %a, %b : i64\n\1\2")), "does not say"),
+        (replaced((r"(?m)^(.*pointer_cast\()(%\w+)", r"\2 = arith.addi %a, %b : i64\n\1\2")), "does not say"),
         (lambda text: text.replace("64xi32", "8x8xi32"), "8x8xi32"),
         (lambda text: text[: len(text) // 2], "not as expected"),
     ],
@@ -329,28 +328,33 @@ def test_another_version_of_the_compiler_is_refused(tmp_path: Path, monkeypatch:
 # --- in a run -----------------------------------------------------------------------------------------------------
 
 
-THREE, FOUR = (Case((0, n), tuple(range(n)), n, 5, (Group(((4, 2),), 2, 2),)) for n in (3, 4))
-_OUTSIDE = """
+TWO, THREE, FOUR = (Case((0, n), tuple(range(n)), n, 5, (Group(((4, 2),), 2, 2),)) for n in (2, 3, 4))
+_BODY = """
 i = tl.arange(0, 16)
-if num_tokens == 3:
-    loaded = tl.load(positions_ptr + i, mask=i < 3, other=0).to(tl.float32)
-    tl.store(slot_mapping_ptr + i, tl.gather(loaded, i + num_tokens, 0).to(tl.int32), mask=i < 5)
+loaded = tl.load(positions_ptr + i, mask=i < num_tokens, other=0).to(tl.int32)
+if num_tokens == 2:
+    tl.store(slot_mapping_ptr + i, loaded * block_size // block_size, mask=i < 5)
+elif num_tokens == 3:
+    gathered = tl.gather(loaded.to(tl.float32), i + num_tokens, 0)
+    tl.store(slot_mapping_ptr + i, gathered.to(tl.int32), mask=i < 5)
 else:
     tl.store(slot_mapping_ptr + max_num_tokens, 7)
 """
 
 
-def test_a_run_names_what_is_outside_in_ub_and_in_global_memory(tmp_path: Path) -> None:
-    source = tree(tmp_path, kernel=_OUTSIDE)
-    engine = Engine(LANE, Options(("kernels",), {"kernels": str(source)}, 1, 60.0, tmp_path / "cache", 1))
+def test_a_run_has_its_division_and_names_what_is_outside_in_ub_and_in_global_memory(tmp_path: Path) -> None:
+    source = tree(tmp_path, kernel=_BODY)
+    lane = HivmLane("low")
+    engine = Engine(lane, Options(("kernels",), {"kernels": str(source)}, 1, 60.0, tmp_path / "cache", 1))
     try:
         entry = next(entry for entry in engine.entries() if entry.name == "v1")
         assert entry.declaration.clauses >= {"pos-f32"}
-        found = [engine.run(entry, case, Launch(), Settings(tile=16)).verdict for case in (THREE, FOUR)]
+        divided, *found = [engine.run(entry, case, Launch(), Settings(tile=16)) for case in (TWO, THREE, FOUR)]
     finally:
         engine.close()
-    assert [each.kind for each in found] == [v.GUARD, v.GUARD]
-    (on_chip,), (outside,) = (each.guards for each in found)
+    assert divided.actual == [[0] * 5]  # and not 1 for position 1
+    assert [each.verdict.kind for each in found] == [v.GUARD, v.GUARD]
+    (on_chip,), (outside,) = (each.verdict.guards for each in found)
     assert (on_chip.buffer, on_chip.direction) == (v.ON_CHIP, "read")
     assert "gathers by index 16 from 16 x f32 planned at UB" in on_chip.message
     assert (outside.buffer, outside.direction, outside.distance) == ("slot_mapping", "write", 4)

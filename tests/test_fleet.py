@@ -21,9 +21,9 @@ import pytest
 from conformance.corpus import Corpus, text_of
 from conformance.fleet import __main__ as program
 from conformance.fleet import orders, rounds
-from conformance.fleet.exchange import Exchange
+from conformance.fleet.exchange import Exchange, News
 from conformance.fleet.harvest import Harvest
-from conformance.fleet.orders import FleetError, Order, Result
+from conformance.fleet.orders import FleetError, Lost, Order, Result
 from conformance.saved import SavedCase
 from conformance.subjects.launching import Settings
 from reference.case import Case, Group, Launch
@@ -214,6 +214,103 @@ def test_wrong_options_are_one_line(words: str, message: str, capsys: pytest.Cap
     assert line.startswith(f"fleet: {message}")
 
 
+# --- one round after the other ----------------------------------------------------------------------------------------
+
+
+class Scripted:
+    """A cluster on which the rounds end as they are told to, one after the other."""
+
+    def __init__(self, *endings: Result | Lost) -> None:
+        self.endings, self.given, self.running = list(endings), list[Order](), list[Order]()
+        self.stopped = False
+
+    def give(self, order: Order) -> None:
+        self.given.append(order)
+        self.running.append(order)
+
+    def ended(self, seconds: float) -> list[Result | Lost]:
+        order = self.running.pop(0)
+        ending = self.endings.pop(0) if self.endings else Result(order, "host")
+        return [replace(ending, order=order)]
+
+    def news(self, found: Iterable[str]) -> News:
+        return News()
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def give_up(self) -> list[Lost]:
+        return []
+
+
+def fleet(words: str, cluster: Scripted, folder: Path, said: list[str] | None = None) -> int:
+    """The exit status of a fleet with these options on this cluster."""
+    options, rest = program._parser().parse_known_args(words.split())
+    started = program.Fleet(options, rest)
+    harvest = Harvest(folder / "reports", None, (said if said is not None else []).append)
+    interrupted = started.go_on(cluster, harvest, options.shards or 1)
+    return started.status(harvest.finish(), harvest, interrupted)
+
+
+def seeds(cluster: Scripted) -> list[tuple[int, int, int]]:
+    return [(order.shard, order.round, order.seed) for order in cluster.given]
+
+
+def test_rounds_follow_each_other_with_another_seed_each(tmp_path: Path) -> None:
+    good = brought(tmp_path / "round")
+    cluster = Scripted(good, good, good, good)
+    assert fleet("--minutes 5 --shards 2 --rounds 2 --hypothesis-seed 7", cluster, tmp_path) == 0
+    assert seeds(cluster) == [(1, 1, 7), (2, 1, 7), (1, 2, 8), (2, 2, 8)]
+    assert cluster.stopped
+
+
+def test_a_round_that_brings_nothing_back_is_given_again(tmp_path: Path) -> None:
+    cluster = Scripted(Lost(ORDER, "a reason"), brought(tmp_path / "round"))
+    assert fleet("--minutes 5 --rounds 1 --hypothesis-seed 7", cluster, tmp_path) == 0
+    assert seeds(cluster) == [(1, 1, 7), (1, 1, 7)]
+
+
+def test_one_that_never_does_is_given_up(tmp_path: Path) -> None:
+    cluster = Scripted(*[Lost(ORDER, "a reason")] * 9)
+    assert fleet("--minutes 5 --rounds 1 --hypothesis-seed 7", cluster, tmp_path) == 1
+    assert seeds(cluster) == [(1, 1, 7)] * 4
+
+
+@pytest.mark.parametrize("status", [3, 4, 5])
+def test_what_would_be_the_same_again_is_not_given_again(status: int, tmp_path: Path) -> None:
+    cluster = Scripted(replace(brought(tmp_path / "round"), status=status))
+    assert fleet("--minutes 5", cluster, tmp_path) == status
+    assert len(cluster.given) == 1
+
+
+def test_the_status_says_what_failed(tmp_path: Path) -> None:
+    found = Scripted(brought(tmp_path / "a", cases=(text(1),)))
+    assert fleet("--minutes 5 --rounds 1", found, tmp_path / "found") == 1
+    missing = Scripted(brought(tmp_path / "b"))
+    assert fleet("--minutes 5 --rounds 1 --require v1,v2", missing, tmp_path / "missing") == 1
+    there = Scripted(brought(tmp_path / "c"))
+    assert fleet("--minutes 5 --rounds 1 --require kernels.v1,v1", there, tmp_path / "there") == 0
+    assert fleet("--minutes 5 --rounds 1", Scripted(), tmp_path / "nothing") == 1
+
+
+def test_no_round_is_started_when_the_time_is_nearly_up(tmp_path: Path) -> None:
+    cluster = Scripted(brought(tmp_path / "round"))
+    assert fleet("--minutes 0.05", cluster, tmp_path) == 0
+    assert len(cluster.given) == 1
+
+
+def test_interrupted_it_waits_for_what_the_rounds_bring(tmp_path: Path) -> None:
+    class Interrupted(Scripted):
+        def ended(self, seconds: float) -> list[Result | Lost]:
+            if not self.stopped:
+                raise KeyboardInterrupt
+            return super().ended(seconds)
+
+    cluster = Interrupted(brought(tmp_path / "round", cases=(text(1),)))
+    assert fleet("--minutes 5", cluster, tmp_path) == 2
+    assert json.loads((tmp_path / "reports" / "summary.json").read_text())["cases"] == 5
+
+
 # --- a cluster --------------------------------------------------------------------------------------------------------
 
 
@@ -288,6 +385,7 @@ def test_the_shard_of_a_lost_worker_is_run_again(ended: tuple[Path, list[str], i
     _, lines, _ = ended
     begun = [line for line in lines if line.startswith("shard 1/2, round 1 begins on")]
     assert [line.endswith(", once more: its worker was lost") for line in begun] == [False, True], "\n".join(lines)
+    assert not any("brings nothing back" in line for line in lines)  # it is Ray that has run it again
     assert any(line.startswith("shard 1/2, round 1 on ") and ": status 1; " in line for line in lines)
 
 

@@ -20,7 +20,7 @@ import pytest
 from conformance import lanes, subjects
 from conformance.corpus import Corpus
 from conformance.fleet.harvest import Harvest
-from conformance.fleet.orders import FleetError, Order, Source, source, suite_version
+from conformance.fleet.orders import FleetError, Lost, Order, Source, source, suite_version
 from reference.fields import printable
 
 _NO_STATISTICS = {"RAY_USAGE_STATS_ENABLED": "0"}
@@ -31,12 +31,13 @@ _LOCAL = {
 _LOOK = 2.0  # seconds between two looks at the cluster
 _SAY = 30.0  # seconds between two lines that say how far it is
 _ENDING = 90.0  # seconds for the rounds to come back once their time is up
+_USELESS = {pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.NO_TESTS_COLLECTED}
 _TRIES = 3  # rounds of a shard that may bring nothing back and are given again
 _LEAST = 5.0  # seconds that a round is started for
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status as pytest's: 0, 1 (something fails, or nothing was tested), 2 (interrupted), 3 or 4 of a round."""
+    """Exit status as pytest's: 0, 1 (something fails, or nothing was tested), 2 (interrupted), 3 to 5 of a round."""
     options, rest = _parser().parse_known_args(arguments)
     try:
         return Fleet(options, rest).run()
@@ -110,10 +111,15 @@ class Fleet:
                 f"{shards} shards on {fleet.devices()} of {fleet.resource}, {self._options.minutes:g} min, "
                 f"seed {self._seed}, {len(harvest.start):,} cases to replay"
             )
-            interrupted = self._go_on(fleet, harvest, shards)
-        return self._status(harvest.finish(), harvest, interrupted)
+            try:
+                interrupted = self.go_on(fleet, harvest, shards)
+            except Exception as error:  # a cluster that breaks must not cost what it has brought
+                _say(f"warning: this fleet ends here: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
+                harvest.statuses.add(pytest.ExitCode.INTERNAL_ERROR)
+                interrupted = False
+        return self.status(harvest.finish(), harvest, interrupted)
 
-    def _go_on(self, fleet: Any, harvest: Harvest, shards: int) -> bool:
+    def go_on(self, fleet: Any, harvest: Harvest, shards: int) -> bool:
         """Give each shard one round after the other until the time is up; True: somebody ended it before."""
         self._started = time.monotonic()
         end = self._started + self._options.minutes * 60
@@ -140,7 +146,7 @@ class Fleet:
         while fleet.running and (now := time.monotonic()) < end:
             for done in fleet.ended(min(_LOOK, end - now)):
                 order = done.order
-                if hasattr(done, "reason"):
+                if isinstance(done, Lost):
                     _say(f"warning: {order.name} brings nothing back: {done.reason}")
                     self._failed[order.shard] += 1
                     if again and self._failed[order.shard] <= _TRIES and end - time.monotonic() > _LEAST:
@@ -150,7 +156,7 @@ class Fleet:
                     harvest.take(done)
                     if done.status is not None:
                         _say(f"{order.name} on {done.host}: status {done.status}; {self._so_far(fleet, harvest)}")
-                    if done.status in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR):
+                    if done.status in _USELESS:
                         again = False  # it would be the same again
                         fleet.stop()
                 if again and end - time.monotonic() > _LEAST and order.round != self._options.rounds:
@@ -181,10 +187,11 @@ class Fleet:
             f"{len(harvest.found):,} new failing cases, {len(fleet.running)} shards running"
         )
 
-    def _status(self, summary: dict[str, Any] | None, harvest: Harvest, interrupted: bool) -> int:
-        worst = max(harvest.statuses & {3, 4}, default=0)
+    def status(self, summary: dict[str, Any] | None, harvest: Harvest, interrupted: bool) -> int:
+        """The exit status of the fleet, once all is merged."""
+        worst = max(harvest.statuses & _USELESS, default=0)
         if worst:
-            return worst
+            return int(worst)
         if interrupted:
             return int(pytest.ExitCode.INTERRUPTED)
         failed = bool(harvest.found) or pytest.ExitCode.TESTS_FAILED in harvest.statuses

@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -16,20 +15,12 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from conformance.fleet import rounds
 from conformance.fleet.exchange import Exchange, News
-from conformance.fleet.orders import FleetError, Order, Result
+from conformance.fleet.orders import FleetError, Lost, Order, Result
 
 RESOURCES = {"npu": "NPU", "cuda": "GPU"}
 """What a task of a lane needs one of; of the other lanes, a CPU."""
 _RETRIES = 5  # of a round whose worker is lost
 _ANSWER = 30.0  # seconds for the exchange to answer
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """A round that brought nothing back, and why."""
-
-    order: Order
-    reason: str
 
 
 class _Told:
@@ -128,8 +119,6 @@ class Cluster:
         try:
             result: Result = ray.get(reference)
         except RayTaskError as error:
-            if isinstance(error.cause, FleetError):
-                raise FleetError(str(error.cause)) from None
             return Lost(order, f"{type(error.cause).__name__}: {' '.join(str(error.cause).split())[:300]}")
         except RayError as error:
             return Lost(order, f"its worker was lost {_RETRIES + 1} times: {' '.join(str(error).split())[:200]}")

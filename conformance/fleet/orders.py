@@ -67,6 +67,14 @@ class Result:
     stopped: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A round that brought nothing back, and why."""
+
+    order: Order
+    reason: str
+
+
 def suite_version() -> str:
     """The same on two machines that have the same version of this project."""
     packages = ("reference", "strategies", "conformance", "reports")

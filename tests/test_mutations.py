@@ -23,6 +23,7 @@ from tests.faults import matrix
 from tests.faults.__main__ import main
 from tests.faults.catalogue import CATALOGUE, PACKAGE
 from tests.faults.equivalents import equivalents
+from tests.faults.further import FURTHER
 from tests.faults.killing import INVALID, KILLED, PUBLISHED, RANDOM, SURVIVED, Result
 from tests.faults.matrix import Fault, faults, run
 from tests.faults.mutants import MOST, PLACES, mutants
@@ -147,7 +148,7 @@ def test_there_are_enough_of_them_everywhere() -> None:
     assert max(map(len, of.values())) <= MOST
     sources = [(mutant.file, mutant.source) for mutant in mutants()]
     assert len(set(sources)) == len(sources) >= 250
-    assert len({fault.name for fault in faults()}) == len(faults()) == len(mutants()) + len(CATALOGUE)
+    assert len({fault.name for fault in faults()}) == len(faults()) == len(mutants()) + len(CATALOGUE) + len(FURTHER)
 
 
 def test_no_equivalent_is_stale_and_each_has_a_reason() -> None:
@@ -276,6 +277,11 @@ def test_the_command_writes_the_matrix(
     assert written["schema"] == 1
     assert [row["name"] for row in written["faults"]] == ["replay-window-one-too-long"]
     assert "1 faults" in capsys.readouterr().out
+    assert main([*words, "--report", str(report), "--compare"]) == 0
+    written = json.loads(report.read_text(encoding="utf-8"))
+    assert written["compared"]["published"]["by_entry_point"] == {"replay": [1, 1]}
+    assert written["compared"]["random"]["killed"] == 1
+    assert "replay" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(["--only", "no such fault"])
 

@@ -8,6 +8,8 @@ import re
 import sys
 from pathlib import Path
 
+from tests.faults.comparing import compared, side_by_side
+from tests.faults.killing import INVALID, PUBLISHED, RANDOM
 from tests.faults.matrix import RESULTS, Bar, faults, run
 from tests.faults.results import Results
 from tests.faults.table import document, lines, write
@@ -24,6 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=CORES, metavar="N", help="at once (default: all cores)")
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="FILE", help="what is known, appended to")
     parser.add_argument("--report", type=Path, default=REPORT, metavar="FILE", help=f"default {REPORT}")
+    parser.add_argument("--compare", action="store_true", help="also what published tests and naive random cases kill")
     options = parser.parse_args(arguments)
     if options.seeds < 1 or options.workers < 1:
         parser.error("--seeds and --workers must be at least 1")
@@ -34,17 +37,28 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = [fault for fault in faults() if wanted.search(fault.name) or wanted.search(fault.entry_point)]
     if not chosen:
         parser.error(f"--only {options.only}: no fault's name or entry point matches")
-    seeds = range(options.seeds)
+    seeds, known = range(options.seeds), Results.read(options.results)
     try:
-        found = run(chosen, seeds, Results.read(options.results), workers=options.workers, tell=Bar())
+        found = run(chosen, seeds, known, workers=options.workers, tell=Bar())
+        report = document(chosen, found, seeds)
+        if options.compare:
+            real = [fault for fault in chosen if not fault.equivalent and found[fault.name][0]["status"] != INVALID]
+            others = {
+                suite: run(real, part, known, workers=options.workers, suite=suite, tell=Bar())
+                for suite, part in ((PUBLISHED, range(1)), (RANDOM, seeds))
+            }
+            report["compared"] = compared(report["faults"], real, others)
     except KeyboardInterrupt:
         print(f"\ninterrupted; what is known is in {options.results}, the same command goes on", file=sys.stderr)
         return 130
-    report = document(chosen, found, seeds)
     write(report, options.report)
     print()
     for line in lines(report):
         print(line)
+    if options.compare:
+        print()
+        for line in side_by_side(report["compared"]):
+            print(line)
     return 0 if report["summary"]["as_it_should_be"] else 1
 
 

@@ -22,7 +22,7 @@ from conformance.under_test import UnderTest
 from reference import verdict as v
 from tests.faults.naive import naive
 from tests.faults.published import published
-from tests.faults.trials import Killed, Trial, run, trials
+from tests.faults.trials import AGREES, KEYS, PREWARM, Killed, Trial, run, trials
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGET = 64
@@ -88,11 +88,11 @@ class Hunt:
             self._engine.close()
             self._engine = None
 
-    def kill(self, number: int, *, shrink: bool) -> Result:
-        """Look for the fault with seed ``number``."""
+    def kill(self, number: int, *, shrink: bool, quickly: bool = False) -> Result:
+        """Look for the fault with seed ``number``; ``quickly``: at profile quick only."""
         started = time.perf_counter()
         try:
-            result = self._result(number, shrink=shrink)
+            result = self._result(number, shrink=shrink, quickly=quickly)
         except SubjectError as error:
             result = Result(INVALID, detail=str(error)[-300:])
         result.seconds = round(time.perf_counter() - started, 2)
@@ -125,7 +125,7 @@ class Hunt:
                     return Result(KILLED, suite, launched, verdict=verdict.kind, detail=verdict.summary()[:200])
         return Result(SURVIVED, detail=f"{launched} cases")
 
-    def _result(self, number: int, *, shrink: bool) -> Result:
+    def _result(self, number: int, *, shrink: bool, quickly: bool) -> Result:
         engine = self._started()
         entry = engine.session("kernels").entries.get(self.target.entry_point)
         if entry is None or entry.status != "testable":
@@ -137,7 +137,7 @@ class Hunt:
         if fast is not None and _never_runs(fast):
             return Result(INVALID, fast.trial.test, fast.examples, verdict=fast.verdict, detail=fast.detail)
         slow = fast
-        if fast is None or (fast.examples or 0) > ALIKE:
+        if not quickly and (fast is None or (fast.examples or 0) > ALIKE):
             slow = self._first(under_test, order, gate, number)
         if slow is None:
             return Result(SURVIVED)
@@ -163,9 +163,19 @@ class Hunt:
         return None
 
     def _order(self, entry: str) -> list[Trial]:
+        """The tests, those in front that are likely to kill. What is compiled again is only looked at where that can
+        have changed: it takes 200 launches, and a change inside a kernel changes no signature.
+        """
         first = self.target.first
-        found = sorted(trials(entry), key=lambda each: first.index(each.kind) if each.kind in first else len(first))
-        return sorted(found, key=lambda each: (each.test != self._best, each.how not in ("agrees",)))
+        compiled = entry == "fused" or KEYS in first
+        found = [each for each in trials(entry) if compiled or each.how not in (KEYS, PREWARM)]
+        places = {name: place for place, name in enumerate(first)}
+
+        def place(trial: Trial) -> tuple[bool, int, bool]:
+            wanted = min(places.get(str(trial.kind), len(first)), places.get(trial.how, len(first)))
+            return trial.test != self._best, wanted, trial.how != AGREES
+
+        return sorted(found, key=place)
 
     def _started(self) -> Engine:
         if self._engine is None:

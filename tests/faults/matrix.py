@@ -20,16 +20,19 @@ from conformance.execution.server import die_with_parent
 from conformance.subjects.own import PLACES as ENTRY_PLACES
 from tests.faults import catalogue
 from tests.faults.equivalents import equivalents
+from tests.faults.further import FURTHER
 from tests.faults.killing import CONFORMANCE, INVALID, ROOT, Hunt, Result, Target
 from tests.faults.mutants import mutants
 from tests.faults.preloaded import fork_servers
 from tests.faults.results import Key, Results, subject_digest
+from tests.faults.trials import KEYS
 
 CACHE = ROOT / ".cache" / "faults"
 RESULTS = CACHE / "results.jsonl"
 
 _MODULES = {place.entry: place.module for place in ENTRY_PLACES}
 _SHARED = ("CP_", "cp_", "_cp", "owner", "virtual", "interleave", "shard", "turn", "run ", "is_own", "dcp")
+_FIRST_OF_KIND = {"context parallelism": ("cp",), "compilation": (KEYS,)}
 _RING = ("circular", "CIRCULAR", "is_paged", "ring")
 
 
@@ -77,9 +80,9 @@ def _texts() -> dict[str, str]:
 def faults() -> list[Fault]:
     """The catalogue's, then the mutations."""
     found = []
-    for each in catalogue.CATALOGUE:
+    for each in (*catalogue.CATALOGUE, *FURTHER):
         text = catalogue.faulty_source(each, _texts()[each.file.removesuffix(".py")])
-        first = ("cp",) if each.kind == "context parallelism" else ("plain",)
+        first = _FIRST_OF_KIND.get(each.kind, ("plain",))
         found.append(Fault(each.name, each.entry_point, each.kind, each.summary, first, False, each.file, text))
     for mutant in mutants():
         first = _first_kinds(mutant.name)
@@ -204,7 +207,8 @@ def hunt(job: Job, scratch: str) -> Done:
 def _searched(search: Hunt, job: Job, seed: int) -> Result:
     if job.suite != CONFORMANCE:
         return search.kill_with(job.suite, seed)
-    return search.kill(seed, shrink=seed == 0 and not job.fault.equivalent)
+    equivalent = bool(job.fault.equivalent)
+    return search.kill(seed, shrink=seed == 0 and not equivalent, quickly=equivalent)
 
 
 class Bar:

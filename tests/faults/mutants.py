@@ -28,12 +28,8 @@ PLACES: dict[str, tuple[str, ...]] = {
         "fused_groups._request_in_group",
     ),
     "adaptive": ("fused_groups._compute_slot_mapping_fused_groups_adaptive_kernel", "fused_groups._map_tiles"),
-    "fused": (
-        "fused_groups.compute_slot_mapping_fused_groups",
-        "fused_groups._tile_block_size",
-        "fused_groups._programs_per_request",
-        "fused_groups._launch",
-    ),
+    # Tiles and programs that it chooses decide how fast it is, never what comes out.
+    "fused": ("fused_groups.compute_slot_mapping_fused_groups", "fused_groups._launch"),
     "replay": ("replay._pad_replayed_slots_kernel", "replay.pad_replayed_slot_mapping"),
     "dcp": ("torch_dcp.place_tokens", "torch_dcp.compute_dcp_slot_mapping"),
     "draft": (

@@ -13,11 +13,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import conformance.fleet
 from conformance.corpus import Corpus, text_of
 from conformance.fleet import __main__ as program
 from conformance.fleet import orders, rounds
@@ -308,6 +311,30 @@ def test_interrupted_it_waits_for_what_the_rounds_bring(tmp_path: Path) -> None:
 
     cluster = Interrupted(brought(tmp_path / "round", cases=(text(1),)))
     assert fleet("--minutes 5", cluster, tmp_path) == 2
+    assert json.loads((tmp_path / "reports" / "summary.json").read_text())["cases"] == 5
+
+
+def test_a_cluster_that_breaks_costs_nothing_that_it_has_brought(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Breaking(Scripted):
+        resource = "CPU"
+
+        def devices(self) -> int:
+            return 1
+
+        def ended(self, seconds: float) -> list[Result | Lost]:
+            if not self.endings:
+                raise ConnectionError("it is gone\nfor good")
+            return super().ended(seconds)
+
+    cluster = Breaking(brought(tmp_path / "round"))
+    module = SimpleNamespace(connected=lambda address: nullcontext(), Cluster=lambda *_: cluster)
+    monkeypatch.setattr(conformance.fleet, "cluster", module, raising=False)
+    before = signal.getsignal(signal.SIGTERM)
+    assert program.main(["--minutes", "5", "--report-dir", str(tmp_path / "reports")]) == 3
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert "warning: this fleet ends here: ConnectionError: it is gone for good" in capsys.readouterr().out.splitlines()
     assert json.loads((tmp_path / "reports" / "summary.json").read_text())["cases"] == 5
 
 

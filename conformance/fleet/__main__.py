@@ -10,7 +10,8 @@ import socket
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -101,8 +102,7 @@ class Fleet:
             raise FleetError(f"it needs Ray: pip install -r requirements/fleet.txt ({error})") from error
         corpus = None if self._options.corpus is None else Corpus(self._options.corpus)
         harvest = Harvest(self._options.report_dir, corpus, _say)
-        with cluster.connected(self._options.address):
-            signal.signal(signal.SIGTERM, _terminated)  # Ray has a handler of its own, which ends the process
+        with cluster.connected(self._options.address), _terminating():
             fleet = cluster.Cluster(self._lane, harvest.start, self._options.minutes * 60)
             shards = self._options.shards or fleet.devices()
             if not fleet.devices():
@@ -229,8 +229,18 @@ def _text(file: Path) -> str:
         raise FleetError(f"--known-failures: {printable(file)}: {error}") from error
 
 
-def _terminated(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt(signal.Signals(number).name)
+@contextmanager
+def _terminating() -> Iterator[None]:
+    """SIGTERM taken for Ctrl-C. Ray has a handler of its own, which ends the process and all that it has found."""
+
+    def terminated(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt(signal.Signals(number).name)
+
+    before = signal.signal(signal.SIGTERM, terminated)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _say(line: str) -> None:

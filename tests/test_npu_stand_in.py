@@ -187,7 +187,7 @@ def test_a_run_on_an_npu_compiles_first_keeps_the_case_of_an_error_and_goes_on(
 ) -> None:
     monkeypatch.setenv("STAND_IN_NPU_FAULTS", json.dumps([("error", 6, 2**40)]))
     finished = pytest_(
-        *("conformance", "--lane", "npu", "-k", "plain and v1 and not host", "--max-examples", "25"),
+        *("conformance", "--lane", "npu", "-k", "(plain and v1 and not host) or dcp_slots", "--max-examples", "25"),
         *("--compile-budget", "3", "--report-dir", tmp_path / "reports", "--hypothesis-seed", "1"),
     )
     assert finished.status == 1, finished.tail

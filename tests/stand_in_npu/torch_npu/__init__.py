@@ -36,10 +36,14 @@ class _Stream:
         self.queued: list[Callable[[], object]] = []
         self.error = ""
 
-    def synchronize(self) -> None:
-        _note("synchronize")
+    def catch_up(self) -> None:
+        """Do what is queued, in its order: an operation on tensors comes behind it."""
         while self.queued and not self.error:
             self.queued.pop(0)()
+
+    def synchronize(self) -> None:
+        _note("synchronize")
+        self.catch_up()
         if self.error:
             raise RuntimeError(self.error)
 
@@ -68,12 +72,14 @@ def _autoload() -> None:
                     _note("copy")
                     _stream.queued.append(lambda: torch.Tensor.copy_(to, source))
                     return to
+            _stream.catch_up()
             return function(*args, **kwargs)
 
     npu = ModuleType("torch.npu")
     npu.is_available = lambda: True  # type: ignore[attr-defined]
     npu.synchronize = _stream.synchronize  # type: ignore[attr-defined]
     npu.get_device_name = lambda: "stand-in"  # type: ignore[attr-defined]
+    torch.utils.rename_privateuse1_backend("npu")
     torch.npu = npu  # type: ignore[attr-defined]
     JITFunction.run = _run
     OnThisHost().__enter__()

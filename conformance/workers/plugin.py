@@ -47,7 +47,8 @@ _GIVEN = "conformance"
 _SHOWN = "conformance"
 """Of a test report on its way to the controller: what the suite found."""
 _CONTROLLER = "conformance-controller"
-_PATIENCE = 4.0  # seconds that workers get to write what they have when a run is ended; it has five in all
+PATIENCE = 4.0
+"""Seconds that workers get to write what they have when a run is ended: it has five in all."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -398,7 +399,7 @@ def _lines(some: str | list[str]) -> list[str]:
 
 def _end(folder: Path) -> None:
     """End the workers that have not ended, and give them time to write what they have found."""
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + PATIENCE
     waiting = [each.pid for each in results.read(folder) if not each.ended]
     for pid in waiting:
         with suppress(ProcessLookupError):

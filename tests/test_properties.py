@@ -267,6 +267,7 @@ def test_what_the_oracle_does_not_see_is_reported_with_the_property(runs: dict[s
     assert len(report["property"]["launches"]) == 2
     assert [each["held"] is None for each in report["property"]["launches"]] == [True, False]
     assert "Property `contents of the output` does not hold" in page
+    assert "Property <bdi>contents of the output: element 0" in (ran.file.parent / "index.html").read_text()
     assert "kernels.dcp: contents of the output: element 0 of group 0" in ran.done.output
 
 

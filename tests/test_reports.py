@@ -140,6 +140,7 @@ def test_json_has_every_field_of_schema_2(tmp_path):
         "settings",
         "call",
         "specialization",
+        "property",
         "traces",
         "environment",
         "seed",

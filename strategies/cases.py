@@ -132,7 +132,10 @@ def _menu(declaration: Declaration, s: Specialization, specs: Sequence[GroupSpec
 def _draw_group(
     picker: Picker, declaration: Declaration, spec: GroupSpec, rules: TableRules, rows: int, batch: Batch
 ) -> Group:
-    table = draw_table(picker, rules, rows, columns_needed(spec.geometry, batch) if spec.grows else 1)
+    columns = columns_needed(spec.geometry, batch) if spec.grows else 1
+    # Of a rank's own tokens alone there may be none, and then no column for them.
+    empty = "total" in declaration.features and "tail" not in declaration.features
+    table = draw_table(picker, rules, rows, columns, empty=empty)
     return Group(
         table,
         spec.geometry.block_size,

@@ -26,6 +26,7 @@ _CONTENTS = 4096
 _EXTRA_ROWS = (0, 0, 0, 0, 1, 2, 5)
 _EXTRA_COLUMNS = (0, 0, 0, 0, 1, 1, 2, 5)
 _EXTRA_STRIDE = (0, 0, 0, 1, 2, 7)
+_LEAST_COLUMNS = (1, 1, 1, 0)
 _SHARED_COLUMNS = (0, 0, 0, 0, 0, 1, 2, MOST_CELLS)
 
 Table = tuple[tuple[int, ...], ...]
@@ -62,16 +63,18 @@ def draw_rows(picker: Picker, requests: int) -> int:
     return max(requests, 1) + picker.pick(_EXTRA_ROWS)
 
 
-def draw_table(picker: Picker, rules: TableRules, rows: int, columns: int) -> Table:
-    """A table of ``rows`` rows: as wide as ``columns``, rounded up to whole allocated blocks, or wider.
+def draw_table(picker: Picker, rules: TableRules, rows: int, columns: int, *, empty: bool = False) -> Table:
+    """A table of ``rows`` rows: as wide as ``columns``, rounded up to whole allocated blocks, or wider. ``empty``: it
+    may have no column where none is needed.
 
     Raises ValueError when that is more than ``rules`` affords: positions were to be drawn below their limit.
     """
     step, most = rules.column_step, rules.most_columns(rows)
-    width = max(1, -(-columns // step)) * step
+    least = picker.pick(_LEAST_COLUMNS) if empty and not columns else 1
+    width = max(least, -(-columns // step)) * step
     if width > most:
         raise ValueError(f"{columns} columns are needed, a table of {rows} rows affords {most}")
-    if rules.growing:
+    if rules.growing and width:
         width = min(width + picker.pick(_EXTRA_COLUMNS) * step, most)
     contents = picker.below(_CONTENTS)
     table = tuple(_row(contents, row, rows, width, rules.blocks) for row in range(rows))

@@ -297,6 +297,24 @@ def test_int64_slots_outgrow_int32() -> None:
     assert sum(max(own) >= 1 << 31 for own in slots) >= 6
 
 
+def free(features: frozenset[str]) -> list[tuple[Specialization, Case, Launch]]:
+    declaration = Declaration(features=features)
+    return drawn_from(cases_of(declaration, free_specializations(declaration)), 300)
+
+
+def test_tables_have_no_column_where_none_is_needed_and_nothing_else_is_written() -> None:
+    """A rank that owns none of the tokens: cell 0 of its table cannot be read either."""
+    without = [c for _, c, _ in free(frozenset({"cp", "hybrid", "total"})) if not c.groups[0].row_width]
+    assert len([c for c in without if c.num_tokens]) >= 3
+    assert not [c for _, c, _ in free(frozenset({"cp", "hybrid", "total", "tail"})) if not c.groups[0].row_width]
+
+
+def test_free_geometries_have_slots_beyond_int32() -> None:
+    """A product of two int32 that is not computed in int64."""
+    slots = [slot_mapping(c)[0] for _, c, _ in free(frozenset({"cp", "hybrid", "int64"}))]
+    assert sum(max(own, default=0) >= 1 << 31 for own in slots) >= 3
+
+
 # How picks are drawn
 
 

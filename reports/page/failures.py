@@ -107,6 +107,12 @@ class Failure:
         before, after = told["before"]["tokens"], told["after"]["tokens"]
         return f"shrunk from {before} to {after} tokens in {told['launches']} launches"
 
+    @property
+    def contradiction(self) -> str:
+        """What contradicts the property that showed the failure, or nothing."""
+        told = self.report.get("property")
+        return f"{told.get('name')}: {told.get('message')}" if isinstance(told, Mapping) else ""
+
     def pictures(self) -> tuple[list[Picture], str]:
         """The pictures of the failure, or why there are none."""
         try:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
+
 from conformance.audit.__main__ import TARGETS, parser
-from conformance.audit.bounds import largest_block, largest_position
+from conformance.audit.bounds import Vector, bounds, largest_block, largest_position, quotient
 from conformance.audit.rules import RULES
 from reference.case import ContextParallel
 from strategies.geometry import Geometry
 from tests.commands import ROOT
 
+OWN = ("v1", "v2", "parallel")
 TEXT = (ROOT / "docs" / "ascend-audit.md").read_text(encoding="utf-8")
 
 
@@ -30,12 +33,35 @@ def test_the_options_are_listed_with_their_defaults() -> None:
     assert re.findall(r"`(Ascend\w+)`", table) == list(TARGETS)
 
 
+def corrected(dividend: Vector, divisor: int) -> Vector:
+    """The quotient after one step of the usual correction."""
+    found = quotient(dividend, divisor)
+    rest = dividend - found * divisor
+    return found + (rest >= divisor) - (rest < 0)
+
+
+def test_the_bounds_before_and_with_one_step_are_those_of_the_model() -> None:
+    rows = re.findall(r"^\| (\d+) \| 27, up to ([\d,]+) \| 38, (?:up to|past) ([\d,^]+) \|", TEXT, re.MULTILINE)
+    assert [int(block_size) for block_size, _, _ in rows] == [2, 3, 7, 16, 48, 128]
+    for block_size, before, one_step in rows:
+        b = int(block_size)
+        assert int(before.replace(",", "")) == largest_position(Geometry(b))
+        last = 2**27 if one_step == "2^27" else int(one_step.replace(",", ""))
+        near = np.arange(last - 200_000, last + 1)
+        assert np.array_equal(corrected(near, b), near // b)
+        if one_step != "2^27":
+            assert corrected(near[-1:] + 1, b) != (last + 1) // b
+
+
 def test_the_bounds_are_those_of_the_sweep() -> None:
     (row,) = re.findall(
-        r"^\| `v1`, `v2`, `tiled` \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \|$", TEXT, re.MULTILINE
+        r"^\| `tiled`; published `v1`, `v2` \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \|$", TEXT, re.MULTILINE
     )
     geometries = [Geometry(1), Geometry(16), Geometry(128), Geometry(128, 1, ContextParallel(2, 0, 1))]
     assert [int(cell.replace(",", "")) for cell in row] == [largest_position(each) for each in geometries]
+    (row,) = re.findall(r"^\| `v1`, `v2` \| (.+) \|$", TEXT, re.MULTILINE)
+    now = [bounds(each, family, frozenset({"division"}), own=True, wide=False) for each in geometries for family in OWN]
+    assert {f"{each.position:,}" for each in now} == set(row.split(" | "))
     assert f"block {largest_block(128, gathered=False, multiplied=False):,} for b = 128" in TEXT
     assert f"right up to block {largest_block(1, gathered=True, multiplied=False):,};" in TEXT
     assert f"block {largest_block(128, gathered=True, multiplied=True):,} for b = 128" in TEXT

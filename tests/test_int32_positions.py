@@ -1,0 +1,71 @@
+"""How far this project's kernels are right on lane ``hivm``: executed, and as the audit's model has it."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from conformance import lanes
+from reference.case import Case, ContextParallel, Group
+from reference.oracle import slot_mapping
+from strategies.geometry import Geometry
+from tests.commands import run
+
+pytest.importorskip("triton")
+from conformance.int32_positions import Cells, _agree, edges, slots
+
+_UNAVAILABLE = lanes.by_name("hivm").unavailable()
+
+
+@pytest.mark.skipif(_UNAVAILABLE is not None, reason=str(_UNAVAILABLE))
+def test_the_model_and_the_compilers_program_agree() -> None:
+    """Distances divided (v1): right everywhere. Positions divided (tiled): wrong from where the model says."""
+    asked = ["--kernel", "v1", "--kernel", "tiled", "--block-size", "3"]
+    done = run(sys.executable, "-m", "conformance.int32_positions", *asked)
+    assert done.status == 0, done.output
+    first, second = done.output.splitlines()
+    assert first.startswith("v1 b=3 W=1: 1,146,880 positions, none wrong")
+    assert ", first wrong 16,777,221 (" in second
+
+
+@pytest.mark.parametrize(
+    "geometry",
+    [Geometry(1), Geometry(7), Geometry(3, 2, ContextParallel(3, 1, 2)), Geometry(16, 1, ContextParallel(2, 0, 16))],
+    ids=lambda g: f"b{g.block_size}-W{g.cp.size}",
+)
+def test_slots_are_those_of_the_contract(geometry: Geometry) -> None:
+    numbers = np.random.default_rng(1).permutation(1 << 18).astype(np.int32)
+    positions = np.arange(900)
+    row = tuple(numbers[: 900 * geometry.blocks_per_kv_block].tolist())
+    group = Group((row,), geometry.block_size, geometry.kv_cache_block_size)
+    case = Case((0, 900), tuple(positions.tolist()), 900, 900, (group,), cp=geometry.cp)
+    assert slots(positions, numbers, geometry).tolist() == slot_mapping(case)[0]
+
+
+def test_cells_repeat_behind_each_other() -> None:
+    cells = Cells()
+    with cells.row(3 * len(cells.numbers) + 5) as row:
+        assert row.shape == (1, 3 * len(cells.numbers) + 5)
+        assert np.array_equal(row[0].numpy(), np.resize(cells.numbers, row.shape[1]))
+
+
+def test_edges_reach_the_largest_position_and_the_smallest() -> None:
+    assert edges()[0].start == 0
+    assert edges()[-1].stop == 2**31
+    assert any(1 << 24 in each and (1 << 24) - 1 in each for each in edges())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "expected", "agrees"),
+    [
+        (None, 2**31 - 1, True),
+        (101, 100, True),
+        (100, 100, False),
+        (None, 100, False),
+        (5, 2**31 - 1, False),
+    ],
+)
+def test_sooner_and_later_than_the_model_says_is_told(wrong: int | None, expected: int, agrees: bool) -> None:
+    assert _agree(wrong, expected, "v1", Geometry(3)) == agrees

@@ -24,7 +24,6 @@ class HivmLane(Lane):
 
     name = "hivm"
     clauses = frozenset({"pos-f32"})  # vectors of integers are divided in float32
-    compile_seconds = 1.0
 
     def __init__(self, vdiv: str = VDIV[0]) -> None:
         self.vdiv = vdiv

@@ -148,8 +148,10 @@ class Controller:
             self._showing.enter_context(self._ticker.showing(self._line))
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any) -> None:
-        """All workers refuse what one does; its words are the run's."""
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        """All workers refuse what one does; its words are the run's. One that died is doing nothing any more."""
+        if error is not None:
+            (self.folder / f"{node.gateway.id}.pulse").unlink(missing_ok=True)
         told = self._results_of(node)
         if told is not None and told.refused:
             raise pytest.UsageError(told.refused)

@@ -13,13 +13,18 @@ from typing import Any
 import pytest
 from hypothesis import Phase, given, seed, settings
 
+from conformance.execution.array import Array
+from conformance.execution.session import Invocation
 from conformance.properties import ALL
 from conformance.properties.property import Rows
 from conformance.subjects.entry import EntryPoint
+from conformance.subjects.held import holding
+from conformance.subjects.launching import Launching, Settings
 from conformance.subjects.own import V2
-from reference.case import Case, ContextParallel, Group
+from reference.case import Case, ContextParallel, Group, Launch
 from reference.oracle import slot_mapping
 from reference.steps import SHARDED, placing, rule_of
+from reference.verdict import UNWRITTEN
 from strategies.cases import cases
 from strategies.declaration import Declaration
 from strategies.specializations import Specialization
@@ -69,7 +74,8 @@ def below_zero(when: Callable[[Case, int, int, int], bool]) -> Wrong:
 
 
 def first_block(case: Case, index: int, request: int) -> int:
-    return case.groups[index].block_table[case.row_of(request)][0]
+    row = case.groups[index].block_table[case.row_of(request)]
+    return row[0] if row else 0
 
 
 def far_away(slot: Callable[[Case, Group, int, int], int]) -> Wrong:
@@ -199,6 +205,23 @@ def test_a_wrong_mapping_lacks_the_properties_that_it_should(fault: str, drawn: 
 
 def test_every_property_is_what_some_fault_lacks() -> None:
     assert set().union(*(properties for _, properties in FAULTS.values())) == {each.name for each in ALL}
+
+
+def test_outputs_hold_what_they_are_given() -> None:
+    """One buffer for all groups, whose rows are longer, or one for each, which the launch reaches by its address."""
+    group = Group(((1, 2),), 4, 4)
+    case = Case((0, 2), (0, 1), 2, 3, (group, group))
+    launching = Launching(case, Launch(output_length=3), Settings(), ())
+    rows = [[5, 6, UNWRITTEN], [7, 8, 9]]
+    arguments = {"one": launching.slot_mappings, "each": launching.slot_mapping_addresses, "pos": launching.positions}
+    held = holding(Invocation("v2", (1,), arguments), rows).arguments
+    assert isinstance(one := held["one"], Array)
+    assert one.data is not None
+    assert one.data[:, :3].tolist() == rows
+    assert set(one.data[:, 3:].flat) <= {UNWRITTEN}
+    assert isinstance(each := held["each"], Array)
+    assert [array.data.tolist() for array in each.addresses_of if array.data is not None] == rows
+    assert held["pos"] is launching.positions
 
 
 # From a launch to the replay. The torch path compiles nothing.

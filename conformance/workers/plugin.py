@@ -205,8 +205,10 @@ class Controller:
         found, stash = results.together(results.read(self.folder)), self.config.stash
         self.engine.tallies.update(found.tallies)
         self.engine.coverage.entry_points.update(found.coverage.entry_points)
-        stash[RECORDER].recorded.update(found.recorded)
-        stash[RECORDER].outside.update(found.outside)
+        for file, recorded in found.recorded.items():
+            stash[RECORDER].recorded.setdefault(file, recorded)
+        for file, outside in found.outside.items():
+            stash[RECORDER].outside.setdefault(file, outside)
         stash[ACCEPTED].adopt(found.outcomes, found.met)
         stash[gate.FOUND] += found.found
         stash[gate.TESTED] |= found.tested

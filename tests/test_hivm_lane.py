@@ -21,6 +21,7 @@ from conformance.lanes.hivm import HivmLane
 from conformance.subjects.launching import Settings
 from reference import verdict as v
 from reference.case import Case, Group, Launch
+from reports.diagnosis import memory
 from tests import hivm_kernels as kernels
 from tests.hostile import tree
 
@@ -195,6 +196,7 @@ def test_ub_that_was_never_written_is_named_and_where_it_shows(cache: Path) -> N
     arguments = {"values": SIXTY_FOUR, "out": out, "n": 5}
     found = violation_of(cache, kernels.masked, arguments, replaced(("arith.cmpi slt", "arith.cmpi sgt")))
     assert (found.guard.buffer, found.guard.direction, found.guard.distance) == ("UB", "read", 0)
+    assert memory.cause_of(found.guard) == "read before it is written"
     line = line_of(kernels.masked, "tl.load")
     assert f"depends on UB 0x0, where it has 64 x i32 ({line})" in found.guard.message
     assert found.stored_at == out.data_ptr() + 8 * 4

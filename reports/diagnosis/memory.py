@@ -20,7 +20,7 @@ _MOST_TOKENS = 1024
 
 def cause_of(guard: Guard) -> str:
     """The cause that a guard violation is by itself."""
-    if guard.distance == 0 and guard.direction == "read":  # of on-chip memory: nothing else can be told so
+    if guard.buffer == ON_CHIP and guard.distance == 0:
         return "read before it is written"
     if guard.distance == 0 and guard.direction == "write":
         return "input written"

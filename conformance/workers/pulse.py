@@ -99,5 +99,7 @@ class Line:
 def compiling(pulses: Sequence[Pulse]) -> str:
     """How far all of them are together."""
     done, total = sum(pulse.compiled for pulse in pulses), sum(pulse.compiling for pulse in pulses)
-    filled = 30 * done // max(total, 1)
+    if not total:
+        return f"{len(pulses)} workers begin"
+    filled = 30 * done // total
     return f"compiling [{'#' * filled}{'.' * (30 - filled)}] {done}/{total}"

@@ -188,7 +188,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--minutes", type=_minutes, default=60.0, help="how long (default 60)")
     parser.add_argument("--seed", type=int, help="of the first round, those after it count on (default: a fresh one)")
-    parser.add_argument("--profile", default="gate", help="of each round (default gate)")
+    parser.add_argument(
+        "--hypothesis-profile", dest="profile", metavar="NAME", default="gate", help="of each round (default gate)"
+    )
     parser.add_argument(
         "--compile-budget", type=int, default=16, metavar="N", help="specializations a kernel and round (default 16)"
     )

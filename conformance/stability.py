@@ -125,7 +125,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=_positive, default=200, help="how many (default 200)")
     parser.add_argument("--first-seed", type=int, default=1, metavar="N", help="the seeds are N, N+1, ... (default 1)")
     parser.add_argument("--jobs", type=_positive, default=CORES, help="runs at a time (default: one a core)")
-    parser.add_argument("--profile", default="quick", help="of each run (default quick)")
+    parser.add_argument(
+        "--hypothesis-profile", dest="profile", metavar="NAME", default="quick", help="of each run (default quick)"
+    )
     parser.add_argument(
         "--report-dir",
         type=Path,

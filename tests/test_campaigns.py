@@ -33,7 +33,7 @@ from tests.disks import on_a_disk
 from tests.ended_runs import Run
 from tests.faults.catalogue import by_name, write_variant
 
-MANY = 60
+MANY = 30
 CASE = Case((0, 1), (0,), 1, 1, (Group(((0,),), 2, 2),))
 V1 = EntryPoint("kernels", "1", "v1", "f", "v1", "", 1, (), (), Declaration(frozenset(), frozenset()))
 FEW = ("-k", "test_plain_slots or corpus", "--compile-budget", "2")

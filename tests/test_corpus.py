@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import shutil
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,8 +19,7 @@ from conformance.subjects.entry import EntryPoint
 from conformance.subjects.launching import Settings
 from reference.case import Case, ContextParallel, Group, Launch
 from strategies.declaration import Declaration
-from tests.commands import Done, pytest_, run
-from tests.disks import on_a_disk
+from tests.commands import Done, pytest_, together
 from tests.faults.catalogue import by_name, write_variant
 
 PARAMETERS = ("req_indices", "positions", "block_table", "slot_mapping", "block_size", "kv_cache_block_size", "pad_id")
@@ -235,47 +233,44 @@ def test_a_run_adds_what_it_finds(found: tuple[Path, Done]) -> None:
     assert (document["case"], document["launch"]) == (report["case"], report["launch"])
 
 
-def test_the_next_run_replays_it_first_and_reports_it_once(
-    found: tuple[Path, Done], wrong: Path, tmp_path: Path
-) -> None:
-    corpus, _ = found
-    (file,) = corpus.iterdir()
-    where = ("--corpus", corpus, "--report-dir", tmp_path)
-    done = pytest_("conformance", "-v", *FEW, "--source", f"kernels={wrong}", *where)
+@pytest.fixture(scope="module")
+def later(found: tuple[Path, Done], wrong: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Done, Done]:
+    """A folder, and two runs with a corpus in it: ``again`` on the wrong kernels, ``right`` on the right ones, where
+    much is that is no case.
+    """
+    folder = tmp_path_factory.mktemp("later")
+    corpora_of = {name: shutil.copytree(found[0], folder / name) for name in ("again", "right")}
+    for each, text in NO_CASES.items():
+        (folder / "right" / each).write_text(text)
+    where = {
+        name: ("--corpus", corpus, "--report-dir", folder / f"reports-{name}") for name, corpus in corpora_of.items()
+    }
+    again = ("conformance", "-v", *FEW, "--source", f"kernels={wrong}", *where["again"])
+    right = ("conformance", "-k", "corpus", *where["right"])
+    first, second = together([again, right])
+    return folder, first, second
+
+
+def test_the_next_run_replays_it_first_and_reports_it_once(later: tuple[Path, Done, Done]) -> None:
+    folder, done, _ = later
+    (file,) = (folder / "again").iterdir()
     assert done.status == 1, done.tail
     tests = [line for line in done.lines if line.startswith("conformance/") and "::" in line]
     assert "test_corpus.py::test_case_of_the_corpus_agrees[plain-" in tests[0]
     assert file.stem.removeprefix("v1-") in tests[0]
     assert "FAILED" in tests[0]
-    assert f"corpus {corpus}: 1 cases, 1 replays (1 failed), 0 added" in done.lines
+    assert f"corpus {folder / 'again'}: 1 cases, 1 replays (1 failed), 0 added" in done.lines
     assert any(line.startswith("1 failure of 1 cause (in 2 tests)") for line in done.lines), done.tail
-    assert json.loads((tmp_path / "summary.json").read_text())["failures"] == 1
+    assert json.loads((folder / "reports-again" / "summary.json").read_text())["failures"] == 1
 
 
-def test_on_right_kernels_it_passes_whatever_else_is_in_the_folder(found: tuple[Path, Done], tmp_path: Path) -> None:
-    corpus = shutil.copytree(found[0], tmp_path / "corpus")
-    for each, text in NO_CASES.items():
-        (corpus / each).write_text(text)
-    options = ("-k", "corpus", "--corpus", corpus, "--report-dir", tmp_path / "reports")
-    done = pytest_("conformance", *options)
+def test_on_right_kernels_it_passes_whatever_else_is_in_the_folder(later: tuple[Path, Done, Done]) -> None:
+    folder, _, done = later
+    corpus = folder / "right"
     assert done.status == 0, done.tail
     assert f"corpus {corpus}: 1 cases, 1 replays (1 passed), 0 added" in done.lines
     for each in NO_CASES:
         assert sum(line.startswith(f"corpus: {corpus / each}: not replayed: ") for line in done.lines) == 2, each
-
-
-def test_a_full_disk_loses_nothing(wrong: Path, tmp_path: Path) -> None:
-    corpus, reports = tmp_path / "corpus", tmp_path / "reports"
-    corpus.mkdir()
-    command = [sys.executable, "-m", "pytest", "conformance", *FEW, "--source", f"kernels={wrong}"]
-    command += ["--corpus", str(corpus), "--report-dir", str(reports)]
-    done = run(*on_a_disk(corpus, "full", command))
-    assert done.status == 1, done.tail
-    (line,) = [line for line in done.lines if line.startswith(f"corpus: cannot write {corpus}/v1-")]
-    assert "No space left on device" in line
-    case = json.loads(line.partition("; the case: ")[2])
-    (report,) = reports.glob("failure-*.json")
-    assert json.loads(report.read_text())["case"] == case["case"]
 
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:

@@ -129,6 +129,10 @@ class Corpus:
         self.problems.append(f"{printable(path)}: not replayed: {name}{printable(str(what))}"[:_LONGEST])
 
 
+def counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s'[: number != 1]}"
+
+
 def kind_of(case: Case) -> str:
     """The words that tests of such cases are selected by."""
     words = {"cp": case.cp.size > 1, "circular": any(group.kind == "circular" for group in case.groups)}

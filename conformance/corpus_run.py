@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from conformance.corpus import Corpus, Unkept
+from conformance.corpus import Corpus, Unkept, counted
 from conformance.stash import CORPUS
 from reference.fields import printable
 
@@ -92,7 +92,8 @@ def _line(corpus: Corpus, terminalreporter: pytest.TerminalReporter) -> str:
     ran = {kind: sum(map(_is_replay, each)) for kind, each in terminalreporter.stats.items() if kind in _KINDS}
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in ran.items() if count)
     return (
-        f"corpus {printable(corpus.folder)}: {len(corpus.cases()):,} cases, {sum(ran.values()):,} replays"
+        f"corpus {printable(corpus.folder)}: {counted(len(corpus.cases()), 'case')}, "
+        f"{counted(sum(ran.values()), 'replay')}"
         f"{f' ({kinds})' if kinds else ''}, {corpus.added:,} added"
     )
 

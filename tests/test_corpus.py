@@ -259,7 +259,7 @@ def test_the_next_run_replays_it_first_and_reports_it_once(later: tuple[Path, Do
     assert "test_corpus.py::test_case_of_the_corpus_agrees[plain-" in tests[0]
     assert file.stem.removeprefix("v1-") in tests[0]
     assert "FAILED" in tests[0]
-    assert f"corpus {folder / 'again'}: 1 cases, 1 replays (1 failed), 0 added" in done.lines
+    assert f"corpus {folder / 'again'}: 1 case, 1 replay (1 failed), 0 added" in done.lines
     assert any(line.startswith("1 failure of 1 cause (in 2 tests)") for line in done.lines), done.tail
     assert json.loads((folder / "reports-again" / "summary.json").read_text())["failures"] == 1
 
@@ -268,7 +268,7 @@ def test_on_right_kernels_it_passes_whatever_else_is_in_the_folder(later: tuple[
     folder, _, done = later
     corpus = folder / "right"
     assert done.status == 0, done.tail
-    assert f"corpus {corpus}: 1 cases, 1 replays (1 passed), 0 added" in done.lines
+    assert f"corpus {corpus}: 1 case, 1 replay (1 passed), 0 added" in done.lines
     for each in NO_CASES:
         assert sum(line.startswith(f"corpus: {corpus / each}: not replayed: ") for line in done.lines) == 2, each
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from conformance import lanes, subjects
-from conformance.corpus import Corpus
+from conformance.corpus import Corpus, counted
 from conformance.fleet.harvest import Harvest
 from conformance.fleet.orders import FleetError, Lost, Order, Source, source, suite_version
 from reference.fields import printable
@@ -108,8 +108,8 @@ class Fleet:
             if not fleet.devices():
                 raise FleetError(f"--lane {self._lane}: no machine of the cluster has a {fleet.resource}")
             _say(
-                f"{shards} shards on {fleet.devices()} of {fleet.resource}, {self._options.minutes:g} min, "
-                f"seed {self._seed}, {len(harvest.start):,} cases to replay"
+                f"{counted(shards, 'shard')} on {fleet.devices()} of {fleet.resource}, {self._options.minutes:g} min, "
+                f"seed {self._seed}, {counted(len(harvest.start), 'case')} to replay"
             )
             try:
                 interrupted = self.go_on(fleet, harvest, shards)
@@ -174,7 +174,7 @@ class Fleet:
             self._told.add(name)
             _say(f"{name} begins on {host}, process {process}{again}")
         if new := harvest.keep(news.cases):
-            _say(f"{new:,} new failing case{'s'[: new != 1]}, sent to all")
+            _say(f"{counted(new, 'new failing case')}, sent to all")
 
     def _order(self, shard: int, shards: int, number: int) -> Order:
         seed = self._seed + number - 1
@@ -183,8 +183,9 @@ class Fleet:
     def _so_far(self, fleet: Any, harvest: Harvest) -> str:
         minutes = (time.monotonic() - self._started) / 60
         return (
-            f"{minutes:.1f} of {self._options.minutes:g} min, {harvest.rounds:,} rounds, {harvest.cases:,} cases, "
-            f"{len(harvest.found):,} new failing cases, {len(fleet.running)} shards running"
+            f"{minutes:.1f} of {self._options.minutes:g} min, {counted(harvest.rounds, 'round')}, "
+            f"{counted(harvest.cases, 'case')}, {counted(len(harvest.found), 'new failing case')}, "
+            f"{counted(len(fleet.running), 'shard')} running"
         )
 
     def status(self, summary: dict[str, Any] | None, harvest: Harvest, interrupted: bool) -> int:

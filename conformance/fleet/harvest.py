@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from conformance.corpus import Corpus, text_of
+from conformance.corpus import Corpus, counted, text_of
 from conformance.fleet.orders import Result, unpack
 from reference.fields import CaseError, printable, read_json
 from reports.files import ReportError
@@ -110,7 +110,7 @@ class Harvest:
                 self._say(f"a failing case: {_line(text)}")
         if self.corpus is not None:
             name, added = printable(self.corpus.folder), self.corpus.added
-            self._say(f"corpus {name}: {len(self._started_with):,} cases, {added:,} added")
+            self._say(f"corpus {name}: {counted(len(self._started_with), 'case')}, {added:,} added")
         return summary
 
 

@@ -147,6 +147,7 @@ def test_options_in_the_text_exist(pytest_help: str) -> None:
         ["conformance.audit"],
         ["conformance.agreement"],
         ["conformance.fleet"],
+        ["conformance.int32_positions"],
         ["conformance.ranks"],
         ["reports", "merge"],
     ):

@@ -25,7 +25,7 @@ from reports.failure import FailureReport
 from reports.summary import Summary, Tally
 from strategies.declaration import FEATURES
 from tests.commands import ROOT, own_entry_points, pytest_, run
-from tests.pages import CONTRACT, INDEX, PAGES, README, REPORTS, blocks, page_id
+from tests.documentation import CONTRACT, INDEX, PAGES, README, REPORTS, blocks, page_id
 
 # Links
 

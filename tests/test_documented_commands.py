@@ -19,7 +19,7 @@ from _pytest.mark.expression import Expression
 from conformance import lanes
 from tests import published_trees as trees
 from tests.commands import ROOT, Done, in_few_processes, pytest_, run
-from tests.pages import ALL_COMMANDS, CONTRACT, PAGES, README, REPORTS, TROUBLESHOOTING, blocks, page_id
+from tests.documentation import ALL_COMMANDS, CONTRACT, PAGES, README, REPORTS, TROUBLESHOOTING, blocks, page_id
 
 NOT_RUN = {
     "make": "takes minutes, or a GPU: make says what it would run; tests/test_packaging.py knows what that is",

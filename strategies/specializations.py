@@ -169,6 +169,7 @@ def pool(declaration: Declaration, axes: Axes, budget: int, strength: int = 2) -
         if own and wanted > 0:
             more = _covering_array({**values, "layout": tuple(own)}, strength)
             chosen += _greedy(more, wanted, strength, [row for row in chosen if _kind(row["layout"]) == kind])
+    chosen += [row for row in _beyond_int32(values) if row not in chosen][: budget - len(chosen)]
     covered = {c for row in chosen for c in _combinations(row, strength)}
     chosen.sort(key=lambda row: _complexity(row, values))
     return Pool(tuple(_specialization(row) for row in chosen), strength, len(covered & everything), len(everything))
@@ -278,6 +279,16 @@ def _fixed_rows(values: _Values) -> list[_Row]:
     if all(value in values[name] for name, value in serving.items()):
         rows += [{**row, **serving} for row in rows]
     return [row for row in rows if _legal(row)]
+
+
+def _beyond_int32(values: _Values) -> list[_Row]:
+    """A ring whose slots may leave int32 in an output that they fit: that takes three parameters."""
+    ring = next((layout for layout in values["layout"] if _kind(layout) == "circular"), None)
+    if ring is None or "int64" not in values["output_dtype"]:
+        return []
+    simplest = {name: choices[0] for name, choices in values.items()}
+    row = {**simplest, "layout": ring, "block_size": values["block_size"][-1], "output_dtype": "int64"}
+    return [row] if _legal(row) else []
 
 
 def _simplified(rows: list[_Row], fixed: int, values: _Values, strength: int) -> list[_Row]:

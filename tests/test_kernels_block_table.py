@@ -589,6 +589,14 @@ def test_compressed_tokens_have_rows_and_positions_of_their_own() -> None:
         made.compute_slot_mapping(1, ints(0, 1), longs(0), [np.array([1])], [np.array([0])] * 2)
 
 
+def test_compressed_positions_without_rows_are_not_used() -> None:
+    made = tables(block_sizes=[4, 8], **DCP, cp_kv_cache_interleave_size=2)
+    made.add_row(([3, 4], [5]), 0)
+    made.commit_block_table(1)
+    made.compute_slot_mapping(1, ints(0, 1), longs(2), [np.array([3]), np.array([3])])
+    assert [group.slot_mapping.gpu.tolist()[:2] for group in made.block_tables] == [[12, -1], [40, -1]]
+
+
 def test_the_kernel_is_compiled_once_for_all_allocated_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """On one rank the allocated block plays no part."""
     seen = []

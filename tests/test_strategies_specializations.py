@@ -104,6 +104,11 @@ def test_simplest_comes_first() -> None:
     assert made[2] == Specialization(2, 1, ContextParallel(2, 0, 1), tile=16, window=16)
 
 
+def test_a_ring_has_slots_beyond_int32() -> None:
+    """A product of two int32 that is not computed in int64."""
+    assert any(s.circular and s.block_size == 1 << 20 and s.output_dtype == "int64" for s in pool(ALL, V1_AXES, 64))
+
+
 def test_simpler_comes_before_less_simple() -> None:
     def differing(s: Specialization) -> int:
         """Parameters that are not the simplest, but for the window, whose role its value does not tell."""

@@ -19,7 +19,7 @@ from typing import Any, TextIO
 from conformance.execution.server import die_with_parent
 from conformance.subjects.own import PLACES as ENTRY_PLACES
 from tests.faults import catalogue
-from tests.faults.equivalents import equivalents
+from tests.faults.equivalents import Untold, equivalents
 from tests.faults.further import FURTHER
 from tests.faults.killing import CONFORMANCE, INVALID, ROOT, Hunt, Result, Target
 from tests.faults.mutants import mutants
@@ -39,7 +39,8 @@ _RING = ("circular", "CIRCULAR", "is_paged", "ring")
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One row: its ``name``, where it is looked for, and how to write it. ``kind`` is its operator, or the catalogue's
-    kind of mistake; ``summary`` says what is wrong; ``equivalent`` why that is nothing, if it is not.
+    kind of mistake; ``summary`` says what is wrong; ``equivalent`` why no launch can tell, if none can, and ``test``
+    the other test that does.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Fault:
     file: str
     text: str
     equivalent: str = ""
+    test: str = ""
 
     def texts(self) -> dict[str, str]:
         """The package with the fault: source by module."""
@@ -85,11 +87,9 @@ def faults() -> list[Fault]:
         first = _FIRST_OF_KIND.get(each.kind, ("plain",))
         found.append(Fault(each.name, each.entry_point, each.kind, each.summary, first, False, each.file, text))
     for mutant in mutants():
-        first = _first_kinds(mutant.name)
-        reason = equivalents().get(mutant.name, "")
-        found.append(
-            Fault(mutant.name, mutant.entry_point, mutant.operator, "", first, True, mutant.file, mutant.source, reason)
-        )
+        first, untold = _first_kinds(mutant.name), equivalents().get(mutant.name, Untold(""))
+        what = (mutant.name, mutant.entry_point, mutant.operator, "", first, True, mutant.file, mutant.source)
+        found.append(Fault(*what, untold.reason, untold.test))
     return found
 
 

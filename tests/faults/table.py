@@ -32,7 +32,7 @@ def _row(fault: Fault, results: Mapping[int, Any]) -> dict[str, Any]:
     if first["status"] == INVALID:
         status = INVALID
     elif fault.equivalent:
-        status = "equivalent" if not killed else "killed although equivalent"
+        status = "killed although equivalent" if killed else "another test" if fault.test else "equivalent"
     else:
         status = KILLED if len(killed) == len(all_of) else SURVIVED
     return {
@@ -43,7 +43,7 @@ def _row(fault: Fault, results: Mapping[int, Any]) -> dict[str, Any]:
         "summary": fault.summary,
         "status": status,
         "equivalent": fault.equivalent,
-        "killed_by": tests.most_common(1)[0][0] if tests else "",
+        "killed_by": tests.most_common(1)[0][0] if tests else fault.test,
         "verdict": killed[0]["verdict"] if killed else first["verdict"],
         "detail": killed[0]["detail"] if killed else first["detail"],
         "cause": shrunk[0]["cause"] if shrunk else "",
@@ -72,7 +72,8 @@ def _summary(rows: Sequence[Mapping[str, Any]], seeds: int) -> dict[str, Any]:
         "catalogue": sum(row["source"] == "catalogue" for row in real),
         "mutations": sum(row["source"] == "mutation" for row in real),
         "do_not_run": len(rows) - len(there),
-        "equivalent": len(there) - len(real),
+        "equivalent": sum(row["status"] == "equivalent" for row in there),
+        "another_test": sum(row["status"] == "another test" for row in there),
         "by_entry_point": dict(Counter(row["entry_point"] for row in mutations if not row["equivalent"])),
         "killed_with_every_seed": len(killed),
         "killed_with_some_seed": sum(row["killed_with_seeds"] > 0 for row in real),
@@ -107,7 +108,8 @@ def lines(report: Mapping[str, Any]) -> Iterator[str]:
     yield ""
     yield (
         f"{summary['faults']} faults ({summary['catalogue']} of the catalogue, {summary['mutations']} mutations; "
-        f"{summary['equivalent']} equivalent and {summary['do_not_run']} that do not run beside them), "
+        f"beside them {summary['equivalent']} equivalent, {summary['another_test']} that another test kills and "
+        f"{summary['do_not_run']} that do not run), "
         f"{report['seeds']} seeds"
     )
     yield (

@@ -30,7 +30,7 @@ BUDGET = 64
 TIMEOUT, PATIENT = 2.0, 10.0
 """Seconds for a launch that may hang, and those of the suite, with which the first hang of a fault is confirmed."""
 ALIKE = 10
-"""The first examples of a search are the same at every profile: what is found among them is found at each."""
+"""One in so many of the fewer examples come first in both profiles: what is found among them is found with either."""
 
 KILLED, SURVIVED, INVALID = "killed", "survived", "does not run"
 CONFORMANCE, PUBLISHED, RANDOM = "conformance", "published", "random"
@@ -137,7 +137,7 @@ class Hunt:
         if fast is not None and _never_runs(fast):
             return Result(INVALID, fast.trial.test, fast.examples, verdict=fast.verdict, detail=fast.detail)
         slow = fast
-        if not quickly and (fast is None or (fast.examples or 0) > ALIKE):
+        if not quickly and (fast is None or (fast.examples or 0) > fast.trial.examples(quick) // ALIKE):
             slow = self._first(under_test, order, gate, number)
         if slow is None:
             return Result(SURVIVED)

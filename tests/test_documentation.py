@@ -149,6 +149,7 @@ def test_options_in_the_text_exist(pytest_help: str) -> None:
         ["conformance.fleet"],
         ["conformance.int32_positions"],
         ["conformance.ranks"],
+        ["tests.faults"],
         ["reports", "merge"],
     ):
         theirs |= set(re.findall(r"--[a-z][a-z-]+", run(sys.executable, "-m", *program, "--help").output))

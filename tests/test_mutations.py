@@ -15,6 +15,9 @@ import pytest
 
 pytest.importorskip("cosmic_ray", reason="the operators: pip install --no-deps -r requirements/faults.txt")
 
+from hypothesis import settings
+from hypothesis import strategies as st
+
 from conformance import lanes
 from conformance.subjects.own import PLACES as ENTRY_PLACES
 from reference.case import Case
@@ -24,7 +27,7 @@ from tests.faults.__main__ import main
 from tests.faults.catalogue import CATALOGUE, PACKAGE
 from tests.faults.equivalents import equivalents
 from tests.faults.further import FURTHER
-from tests.faults.killing import INVALID, KILLED, PUBLISHED, RANDOM, SURVIVED, Result
+from tests.faults.killing import ALIKE, INVALID, KILLED, PUBLISHED, RANDOM, SURVIVED, Result
 from tests.faults.matrix import Fault, faults, run
 from tests.faults.mutants import MOST, PLACES, mutants
 from tests.faults.naive import CASES, naive
@@ -32,7 +35,7 @@ from tests.faults.operators import changes
 from tests.faults.published import SETS, published
 from tests.faults.results import Key, Results, subject_digest, suite_digest
 from tests.faults.table import document, lines
-from tests.faults.trials import trials
+from tests.faults.trials import Trial, _draw, trials
 
 LOWERED = lanes.by_name("lowered").unavailable()
 
@@ -170,6 +173,18 @@ def test_every_trial_is_a_test_of_the_suite_for_that_entry_point() -> None:
             assert any(f"'{entry}'" in mark or mark == "HOSTS" for mark in marks), f"{entry}: {trial.test} {marks}"
 
 
+@pytest.mark.parametrize("part", [1, 3, 4])
+def test_the_first_examples_are_the_same_at_both_profiles(part: int) -> None:
+    drawn: dict[str, list[Any]] = {"quick": [], "gate": []}
+    trial = Trial("", "", None, part)
+    for name, found in drawn.items():
+        _draw(st.lists(st.integers(0, 10**6), max_size=6), found.append, trial, settings.get_profile(name), 7)
+    alike = trial.examples(settings.get_profile("quick")) // ALIKE
+    assert alike >= 2
+    assert drawn["quick"][:alike] == drawn["gate"][:alike]
+    assert len(drawn["quick"]) < len(drawn["gate"])
+
+
 # The suites to compare with.
 
 
@@ -262,7 +277,7 @@ def test_the_table_counts_what_runs(tmp_path: Path, started: list[tuple[str, tup
     report = document([*chosen, fault("broken")], {**found, "broken": {0: result(INVALID)}}, range(2))
     summary = report["summary"]
     assert [row["status"] for row in report["faults"]] == [KILLED, SURVIVED, "killed although equivalent", INVALID]
-    assert (summary["faults"], summary["do_not_run"], summary["equivalent"]) == (2, 1, 1)
+    assert (summary["faults"], summary["do_not_run"], summary["equivalent"]) == (2, 1, 0)
     assert (summary["killed_with_every_seed"], summary["survivors"]) == (1, ["a survivor"])
     assert (summary["median_examples"], summary["as_it_should_be"]) == (4, False)
     told = "\n".join(lines(report))

@@ -28,6 +28,15 @@ SOURCES = {
 }
 
 
+def test_a_run_stands_beside_plugins_that_warn(tmp_path: Path) -> None:
+    """pytest-benchmark warns while pytest is configured as soon as there are workers."""
+    (tmp_path / "warns.py").write_text("import warnings\ndef pytest_configure():\n    warnings.warn('no benchmarks')\n")
+    paths = {"PYTHONPATH": str(tmp_path)}
+    done = pytest_("-p", "warns", "conformance/test_plain.py", "--collect-only", "-n", "2", variables=paths)
+    assert done.status == 0, done.tail
+    assert "no benchmarks" in done.output
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty source, wrong ones, and cases that fit nobody."""

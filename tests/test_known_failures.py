@@ -412,7 +412,7 @@ def raising(folder: Path, where: str, what: str) -> Path:
 @pytest.fixture(scope="module")
 def trees(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("trees")
-    where, ended = "    is_local, block_index, offset = place_tokens(", "raise RuntimeError('not supported')"
+    where, ended = "    output = slot_mapping[:num_tokens]", "raise RuntimeError('not supported')"
     some = f"    if cp_size > 1 and positions.numel():\n        {ended}\n"
     return {
         "right": PACKAGE.parent,

@@ -116,6 +116,8 @@ def run(target: UnderTest, trial: Trial, profile: settings, number: int) -> Kill
             return Killed(trial, found.examples, error.verdict.kind, error.verdict.summary())
         verdict = error.finding.verdict
         return Killed(trial, found.examples, verdict.kind, verdict.summary(), error)
+    except pytest.skip.Exception:
+        return None
     except (ConformanceFailure, BaseExceptionGroup) as error:
         failure = next(failures_in(error), None)
         if failure is None:

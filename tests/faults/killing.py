@@ -139,6 +139,8 @@ class Hunt:
         slow = fast
         if not quickly and (fast is None or (fast.examples or 0) > fast.trial.examples(quick) // ALIKE):
             slow = self._first(under_test, order, gate, number)
+        if slow is None and under_test.unsupported is not None:  # the suite skips it, and whoever asked is told why
+            return Result(INVALID, verdict=v.UNSUPPORTED, detail=under_test.unsupported)
         if slow is None:
             return Result(SURVIVED)
         self._best = slow.trial.test

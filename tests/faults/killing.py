@@ -174,8 +174,8 @@ class Hunt:
         places = {name: place for place, name in enumerate(first)}
 
         def place(trial: Trial) -> tuple[bool, int, bool]:
-            wanted = min(places.get(str(trial.kind), len(first)), places.get(trial.how, len(first)))
-            return trial.test != self._best, wanted, trial.how != AGREES
+            of_kind = 0 if trial.kind is None else places.get(trial.kind, len(first))
+            return trial.test != self._best, min(of_kind, places.get(trial.how, len(first))), trial.how != AGREES
 
         return sorted(found, key=place)
 

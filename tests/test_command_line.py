@@ -57,7 +57,7 @@ def other_lane() -> str:
 # Arguments, and how the line goes on after "ERROR: ". {folder} is the folder above.
 USAGE_ERRORS = {
     "subject": ("--subject nope", "--subject: unknown subject 'nope', choose among kernels, vllm-ascend"),
-    "lane": ("--lane nope", "--lane: unknown lane 'nope': choose one of auto, npu, cuda, lowered, interpreter"),
+    "lane": ("--lane nope", "--lane: unknown lane 'nope': choose one of auto, npu, cuda, lowered, hivm, interpreter"),
     "lane-not-here": ("--lane {other_lane}", "--lane {other_lane}: "),
     "profile": ("--hypothesis-profile nope", "--hypothesis-profile: unknown profile 'nope', choose among quick, gate"),
     "no-examples": ("--max-examples 0", "--max-examples: 0 is not above 0"),
@@ -153,7 +153,7 @@ def summary(folder: Path) -> dict:
 
 def test_max_examples_and_compile_budget_bound_a_run(tmp_path: Path) -> None:
     options = ("--max-examples", "7", "--compile-budget", "5", "--report-dir", tmp_path / "new")
-    done = pytest_("conformance", "-k", "test_plain_slots or test_circular_slots or test_dcp_slots", *options)
+    done = pytest_("conformance", "-k", "test_plain_slots or test_circular_slots_wrap or test_dcp_slots", *options)
     assert done.status == 0, done.tail
     assert "kernels.v1: 5 specializations (" in done.output
     entry_points = summary(tmp_path / "new")["entry_points"]

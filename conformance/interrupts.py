@@ -13,12 +13,13 @@ from collections.abc import Callable
 
 _LATER = 0.02  # seconds; sooner, and it would be dropped where the first was
 _ending = False
+_raised = False  # by SIGTERM, and not dropped since
 
 
 def keep_interrupts() -> Callable[[], None]:
     """Send an interrupt that Python drops again, and take SIGTERM for one; returns what undoes this."""
-    global _ending
-    _ending = False
+    global _ending, _raised
+    _ending = _raised = False
     before = sys.unraisablehook
     # In another thread there is no handler to set, and nobody sends it a signal.
     in_main = threading.current_thread() is threading.main_thread()
@@ -51,12 +52,16 @@ def ending() -> None:
 
 
 def terminated(number: int, frame: object) -> None:
-    """A handler: end the run, once."""
-    if not _ending:
+    """A handler: end the run, once. Nothing of ours may run before the next signal is there, so it is noted here."""
+    global _raised
+    if not (_ending or _raised):
+        _raised = True
         raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 def _interrupt() -> None:
+    global _raised
+    _raised = False
     # To that thread: a signal that another one gets does not end the waiting of this one.
     main = threading.main_thread().ident
     if main is not None:

@@ -107,7 +107,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
         raise
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_keyboard_interrupt() -> None:
+    """Before pytest takes the interrupt apart, which a signal must not cut short either."""
     ending()
 
 

@@ -85,10 +85,38 @@ def kept() -> Iterator[None]:
 def test_a_second_signal_does_not_cut_short_what_the_first_has_begun() -> None:
     with pytest.raises(KeyboardInterrupt, match="SIGTERM"):
         os.kill(os.getpid(), signal.SIGTERM)
-    interrupts.ending()
     os.kill(os.getpid(), signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt):  # a person who will not wait
         os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.usefixtures("kept")
+def test_what_is_being_ended_takes_no_first_signal_either() -> None:
+    interrupts.ending()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+class _Dropping:
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.usefixtures("kept")
+def test_a_signal_that_python_drops_is_not_the_only_one_that_counts() -> None:
+    """As in a worker, where what is sent again comes to the same handler."""
+    before = signal.signal(signal.SIGINT, interrupts.terminated)
+    try:
+        with pytest.raises(KeyboardInterrupt, match="SIGINT"):
+            one = _Dropping()
+            del one
+            time.sleep(60)  # ended by what is sent again
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_the_end_begins_before_pytest_looks_at_the_interrupt() -> None:
+    hook = outputs.pytest_keyboard_interrupt
+    assert hook.pytest_impl["tryfirst"]  # type: ignore[attr-defined]
 
 
 @pytest.mark.usefixtures("kept")

@@ -101,15 +101,19 @@ class _Dropping:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
+def _drop_and_wait() -> None:
+    one = _Dropping()
+    del one
+    time.sleep(60)  # ended by what is sent again
+
+
 @pytest.mark.usefixtures("kept")
 def test_a_signal_that_python_drops_is_not_the_only_one_that_counts() -> None:
     """As in a worker, where what is sent again comes to the same handler."""
     before = signal.signal(signal.SIGINT, interrupts.terminated)
     try:
         with pytest.raises(KeyboardInterrupt, match="SIGINT"):
-            one = _Dropping()
-            del one
-            time.sleep(60)  # ended by what is sent again
+            _drop_and_wait()
     finally:
         signal.signal(signal.SIGINT, before)
 

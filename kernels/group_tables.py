@@ -75,7 +75,7 @@ class GroupTables:
                     geometry = Geometry(*sizes)
                 check_block_table(table, geometry, self.device)
                 rows, width = table.shape
-                stride = table.stride(0) if rows > 1 else width
+                stride = table.stride(0) if rows > 1 and width else width  # torch gives rows without a column stride 1
                 check_stored_rows(table, rows, stride)
             geometries.append(geometry)
             strides.append(stride)

@@ -171,7 +171,7 @@ def compute_slot_mapping(
     num_reqs = query_start_loc.numel() - 1
     if num_reqs > rows:
         refuse("row-exists", f"{num_reqs} requests need as many rows, block_table has {rows}")
-    row_stride = block_table.stride(0) if rows > 1 else width
+    row_stride = block_table.stride(0) if rows > 1 and width else width  # torch gives rows without a column stride 1
     check_stored_rows(block_table, num_reqs, row_stride)
     if validate:
         check_contents(

@@ -24,7 +24,7 @@ from kernels.slot_mappings_v2 import compute_slot_mappings
 from kernels.tiled import compute_slot_mapping_tiled
 from kernels.torch_dcp import compute_dcp_slot_mapping
 from kernels.window import block_table_window_size, look_up_slots
-from reference.case import Case, Group, Launch
+from reference.case import Case, ContextParallel, Group, Launch
 from reference.verdict import expected_output
 from tests.interpreter import interpret, needs_interpreter
 from tests.random_cases import draw
@@ -73,6 +73,19 @@ def test_padding_begins_where_the_last_request_ends() -> None:
     case = Case((0, 1, 3), (2, 0, 5), 3, 2000, (group,))
     counted = [replace(case, positions=(*case.positions, *(0,) * n), num_tokens=3 + n) for n in (1, 1500)]
     assert interpret([(each, Launch()) for each in counted]) == [expected_output(case, 2000)[0]] * 2
+
+
+NO_COLUMN = torch.empty((2, 0), dtype=torch.int32)  # torch says that its rows are 1 cell apart
+
+
+@needs_interpreter
+def test_a_rank_without_tokens_needs_no_column() -> None:
+    case = Case((0, 1, 2), (0, 0), 2, 4, (Group(((), ()), 2, 2),), cp=ContextParallel(2, 1, 1))
+    assert interpret([(case, Launch())]) == [[-1, -1, -1, -1]]
+
+
+def test_groups_whose_rows_have_no_column_are_taken() -> None:
+    assert GroupTables([NO_COLUMN], [2]).device == NO_COLUMN.device
 
 
 # --- how it is compiled ----------------------------------------------------------------------------------------------

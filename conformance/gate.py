@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance import accepted, options
+from conformance import accepted, options, required
 from conformance.accepted import Accepted, Outcome
 from conformance.known import KnownFailure, text_of
 from conformance.stash import ACCEPTED, ENGINE, is_worker, target_of
@@ -80,20 +80,15 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 def _missing(config: pytest.Config) -> Iterator[str]:
     """Entry points of ``--require`` of which no output was compared."""
-    subjects = config.stash[ENGINE].options.subjects
-    for name in options.required(config):
-        # A bare name is meant for every subject of the run.
-        whom = [name] if "." in name else [f"{subject}.{name}" for subject in subjects]
-        if not all(_has_run(config, each) for each in whom):
-            ran = all(_has_run(config, each, "cases") for each in whom)
-            did = "left no output that could be compared" if ran else "ran no case"
-            yield f"--require {name}: {did}, so this run fails"
+    engine = config.stash[ENGINE]
+    for each in required.missing(options.required(config), engine.options.subjects, engine.tallies):
+        yield f"{each}, so this run fails"
 
 
-def _has_run(config: pytest.Config, entry_point: str, what: str = "compared") -> bool:
+def _has_run(config: pytest.Config, entry_point: str) -> bool:
     """Whether a case of it left an output: one that does not compile, crashes, hangs or is not supported does not."""
     tally = config.stash[ENGINE].tallies.get(entry_point)
-    return tally is not None and getattr(tally, what) > 0
+    return tally is not None and tally.compared > 0
 
 
 def _vanished(session: pytest.Session) -> Iterator[str]:

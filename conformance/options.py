@@ -16,6 +16,7 @@ from conformance import lanes, shards, subjects
 from conformance.corpus import Corpus
 from conformance.engine import Options
 from conformance.lanes.hivm import VDIV, HivmLane
+from conformance.required import names, unknown
 from conformance.shards import Shard
 from conformance.stash import PLACE
 from conformance.subjects.entry import EntryPoint
@@ -186,7 +187,7 @@ def sources(config: pytest.Config) -> dict[str, str]:
 
 def required(config: pytest.Config) -> list[str]:
     """The entry points that ``--require`` lists."""
-    return [name.strip() for item in config.option.require for name in item.split(",") if name.strip()]
+    return names(config.option.require)
 
 
 def reports(config: pytest.Config) -> Path:
@@ -208,10 +209,8 @@ def corpus(config: pytest.Config) -> Corpus | None:
 
 def check_required(config: pytest.Config, entries: Iterable[EntryPoint]) -> None:
     """Raise UsageError, one line, for a name in ``--require`` that none of ``entries`` has: it could never run."""
-    there = [entry.id for entry in entries]
-    for name in required(config):
-        if not any(name in (each, each.partition(".")[2]) for each in there):
-            raise pytest.UsageError(f"--require {name}: no such entry point; this run has {', '.join(there)}")
+    for problem in unknown(required(config), [entry.id for entry in entries]):
+        raise pytest.UsageError(problem)
 
 
 def lane(config: pytest.Config) -> lanes.Lane:

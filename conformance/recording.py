@@ -150,7 +150,7 @@ class Recorder:
         failures = Counter(each.entry_point for each in self.recorded.values())
         failures.update(each.entry_point for each in self.outside.values())
         tallies = {
-            name: summary.Tally(tally.cases, len(tally.specializations), failures[name])
+            name: summary.Tally(tally.cases, len(tally.specializations), failures[name], tally.compared)
             for name, tally in engine.tallies.items()
         }
         result = self.result = summary.Summary(

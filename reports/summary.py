@@ -16,14 +16,17 @@ NOT_RUN = "not run"
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What one entry point went through: cases run, specializations compiled, failures that differ from one another."""
+    """What one entry point went through: cases run, specializations compiled, failures that differ from one another,
+    and of how many cases there was an output to compare.
+    """
 
     cases: int
     specializations: int
     failures: int
+    compared: int = 0
 
     def to_json(self) -> dict[str, int]:
-        return {"cases": self.cases, "specializations": self.specializations, "failures": self.failures}
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

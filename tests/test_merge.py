@@ -43,7 +43,7 @@ def folder_of(
         subjects=("vllm-ascend",),
         lane="lowered",
         seconds=10.0,
-        entry_points={name: Tally(cases, len(ids), found[name]) for name, (cases, ids) in given.items()},
+        entry_points={name: Tally(cases, len(ids), found[name], cases - 1) for name, (cases, ids) in given.items()},
         reports=tuple(map(str, files)),
         seed=17,
         environment={"python": "CPython 3.11.7"},
@@ -122,8 +122,8 @@ def test_figures_are_added_and_specializations_are_united(tmp_path: Path) -> Non
     assert not done.notes
     found = summary_in(tmp_path / "all")
     assert found["entry_points"] == {
-        "kernels.v1": {"cases": 17, "specializations": 3, "failures": 0},
-        "kernels.dcp": {"cases": 5, "specializations": 1, "failures": 0},
+        "kernels.v1": {"cases": 17, "specializations": 3, "failures": 0, "compared": 15},
+        "kernels.dcp": {"cases": 5, "specializations": 1, "failures": 0, "compared": 4},
     }
     assert (found["cases"], found["specializations"]) == (22, 4)
     assert (found["seconds"], found["seconds_total"], found["seed"], found["shard"]) == (10.0, 14.5, 17, "")

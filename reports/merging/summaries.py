@@ -24,7 +24,8 @@ def together(found: Sequence[tuple[str, Summary]], failures: Mapping[str, int]) 
     for name in names:
         had = [each.entry_points[name] for each in summaries if name in each.entry_points]
         specializations = max(len(compiled[name]), *(tally.specializations for tally in had))
-        tallies[name] = Tally(sum(tally.cases for tally in had), specializations, failures.get(name, 0))
+        cases, compared = (sum(getattr(tally, key) for tally in had) for key in ("cases", "compared"))
+        tallies[name] = Tally(cases, specializations, failures.get(name, 0), compared)
     seeds = {each.seed for each in summaries}
     return Summary(
         subjects=_union(each.subjects for each in summaries),
@@ -101,7 +102,10 @@ def _of_document(document: Mapping[str, Any]) -> Summary:
         lane=_text(document, "lane"),
         seconds=_seconds(document),
         entry_points={
-            str(name): Tally(**{key: _count_of(tally, key) for key in ("cases", "specializations", "failures")})
+            str(name): Tally(
+                **{key: _count_of(tally, key) for key in ("cases", "specializations", "failures")},
+                compared=_count_of({"compared": 0} | tally, "compared"),
+            )
             for name, tally in document["entry_points"].items()
         },
         reports=_texts(document, "reports"),

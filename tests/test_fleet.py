@@ -139,13 +139,13 @@ def test_what_is_unpacked_stays_in_its_folder(tmp_path: Path) -> None:
 # --- what they bring back ---------------------------------------------------------------------------------------------
 
 
-def brought(folder: Path, **fields: object) -> Result:
+def brought(folder: Path, compared: int = 5, **fields: object) -> Result:
     """A round with a report folder, as far as merging needs one."""
     folder.mkdir()
     tally = {"cases": 5, "specializations": 1, "failures": 0}
     summary = {"schema": 1, "subject": "kernels", "lane": "lowered", "seconds": 1.0, "seed": 1, "shard": "1/2", **tally}
     lists = {"reports": [], "outside_the_contract": [], "known_failures": []}
-    summary |= {"entry_points": {"kernels.v1": tally}, "environment": {}, **lists}
+    summary |= {"entry_points": {"kernels.v1": {**tally, "compared": compared}}, "environment": {}, **lists}
     (folder / "summary.json").write_text(json.dumps(summary))
     return Result(ORDER, "host", 0, orders.packed(folder), **fields)  # type: ignore[arg-type]
 
@@ -157,7 +157,7 @@ def test_reports_come_back_and_are_merged(tmp_path: Path) -> None:
     harvest.take(Result(ORDER, "host"))  # it had no time
     summary = harvest.finish()
     assert summary is not None
-    assert (summary["cases"], harvest.rounds, harvest.cases) == (5, 1, 5)
+    assert (summary.cases, harvest.rounds, harvest.cases) == (5, 1, 5)
     assert (tmp_path / "reports" / "index.html").exists()
     assert not (tmp_path / "reports" / "rounds").exists()
     assert [path.read_text() for path in (tmp_path / "corpus").iterdir()] == [text(1)]
@@ -281,9 +281,81 @@ def test_one_that_never_does_is_given_up(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("status", [3, 4, 5])
 def test_what_would_be_the_same_again_is_not_given_again(status: int, tmp_path: Path) -> None:
-    cluster = Scripted(replace(brought(tmp_path / "round"), status=status))
-    assert fleet("--minutes 5", cluster, tmp_path) == status
+    cluster, said = Scripted(replace(brought(tmp_path / "round"), status=status, output="the end of it")), list[str]()
+    assert fleet("--minutes 5", cluster, tmp_path, said) == status
     assert len(cluster.given) == 1
+    assert said[:2] == [f"shard 1/1, round 1 on host ended with status {status}:", "  the end of it"]
+
+
+def test_a_shard_without_a_test_does_not_end_the_others(tmp_path: Path) -> None:
+    good, empty = brought(tmp_path / "good"), replace(brought(tmp_path / "empty"), status=5, reports=b"")
+    cluster = Scripted(empty, good, good)
+    assert fleet("--minutes 5 --shards 2 --rounds 2 --hypothesis-seed 7", cluster, tmp_path) == 0
+    assert seeds(cluster) == [(1, 1, 7), (2, 1, 7), (2, 2, 8)]
+    assert fleet("--minutes 5 --shards 2", Scripted(empty, empty), tmp_path / "none") == 5
+
+
+@pytest.mark.parametrize(
+    ("status", "stopped", "wrong"),
+    [
+        (-9, False, "status -9, SIGKILL"),
+        (-11, False, "status -11, SIGSEGV"),
+        (2, False, "status 2"),
+        (-9, True, "status -9, SIGKILL"),
+        (137, False, "status 137"),
+        (-15, True, ""),
+        (2, True, ""),
+    ],
+)
+@pytest.mark.parametrize("rounds", [1, 2], ids=["its-only-round", "the-next-is-good"])
+def test_a_round_that_did_not_end_as_a_run_does_is_no_success(
+    status: int, stopped: bool, wrong: str, rounds: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = brought(tmp_path / "round")
+    cluster = Scripted(good, replace(good, status=status, stopped=stopped, reports=b""), good, good)
+    assert fleet(f"--minutes 5 --shards 2 --rounds {rounds}", cluster, tmp_path) == int(bool(wrong) or rounds == 1)
+    lines = [f"shard 2/2, round 1 on host ended with {wrong}"] if wrong else []
+    lines += ["shard 2/2: there is no report of any round"] if rounds == 1 else []
+    fails = [line for line in capsys.readouterr().out.splitlines() if line.endswith(", so this fleet fails")]
+    assert fails == [f"{line}, so this fleet fails" for line in lines]
+
+
+def test_a_round_that_was_stopped_counts_with_its_report(tmp_path: Path) -> None:
+    cluster = Scripted(replace(brought(tmp_path / "round"), status=2, stopped=True))
+    assert fleet("--minutes 5 --rounds 1", cluster, tmp_path) == 0
+
+
+def test_a_shard_that_was_given_up_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class GivenUp(Scripted):
+        def give_up(self) -> list[Lost]:
+            return [Lost(replace(ORDER, shard=1), "it did not end in time")]
+
+    good, lost = brought(tmp_path / "round"), Lost(ORDER, "another version of this project")
+    cluster = Scripted(good, lost, good, *[lost] * 9)
+    assert fleet("--minutes 5 --shards 2 --rounds 2", cluster, tmp_path / "lost") == 1
+    out = capsys.readouterr().out.splitlines()
+    assert "shard 2/2: there is no report of any round, so this fleet fails" in out
+    assert "shard 2/2, round 1 brought nothing back, so this fleet fails" in out
+    assert fleet("--minutes 5 --rounds 1", GivenUp(good), tmp_path / "late") == 1
+    assert "shard 1/2, round 3 brought nothing back, so this fleet fails" in capsys.readouterr().out.splitlines()
+
+
+def test_what_is_required_is_meant_as_a_run_means_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A bare name of every subject, and only what left an output that could be compared."""
+    two = "--minutes 5 --rounds 1 --subject kernels --subject vllm-ascend --require "
+    assert fleet(two + "v1", Scripted(brought(tmp_path / "a")), tmp_path / "bare") == 1
+    assert "--require v1: ran no case, so this fleet fails" in capsys.readouterr().out.splitlines()
+    assert fleet(two + "kernels.v1", Scripted(brought(tmp_path / "b")), tmp_path / "named") == 0
+    nothing = Scripted(brought(tmp_path / "c", compared=0))
+    assert fleet("--minutes 5 --rounds 1 --require v1", nothing, tmp_path / "nothing") == 1
+    said = "--require v1: left no output that could be compared, so this fleet fails"
+    assert said in capsys.readouterr().out.splitlines()
+
+
+def test_a_name_that_nobody_has_is_refused_at_the_start(capsys: pytest.CaptureFixture[str]) -> None:
+    assert program.main("--minutes 5 --require v1,nosuch".split()) == 4
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("fleet: --require nosuch: no such entry point; this run has kernels.v1, ")
 
 
 def test_the_status_says_what_failed(tmp_path: Path) -> None:

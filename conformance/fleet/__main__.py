@@ -8,6 +8,7 @@ import random
 import signal
 import socket
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -18,11 +19,13 @@ from typing import Any
 
 import pytest
 
-from conformance import lanes, subjects
+from conformance import lanes, required, subjects
 from conformance.corpus import Corpus, counted
+from conformance.execution.session import Session, SubjectError
 from conformance.fleet.harvest import Harvest
 from conformance.fleet.orders import FleetError, Lost, Order, Source, source, suite_version
 from reference.fields import printable
+from reports.summary import Summary
 
 _NO_STATISTICS = {"RAY_USAGE_STATS_ENABLED": "0"}
 _LOCAL = {
@@ -32,13 +35,15 @@ _LOCAL = {
 _LOOK = 2.0  # seconds between two looks at the cluster
 _SAY = 30.0  # seconds between two lines that say how far it is
 _ENDING = 90.0  # seconds for the rounds to come back once their time is up
-_USELESS = {pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.NO_TESTS_COLLECTED}
+_USELESS = {pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR}
 _TRIES = 3  # rounds of a shard that may bring nothing back and are given again
 _LEAST = 5.0  # seconds that a round is started for
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status as pytest's: 0, 1 (something fails, or nothing was tested), 2 (interrupted), 3 to 5 of a round."""
+    """Exit status as pytest's: 0, 1 (something fails, or was not tested), 2 (interrupted), 3 and 4 of a round, 5 where
+    no shard has a test.
+    """
     options, rest = _parser().parse_known_args(arguments)
     try:
         return Fleet(options, rest).run()
@@ -84,7 +89,9 @@ class Fleet:
         self._lane = lanes.automatic().name if options.lane == "auto" else options.lane
         given = options.hypothesis_seed
         self._seed = random.SystemRandom().randrange(2**31) if given is None else given
-        chosen = options.subject or ["kernels"]
+        chosen = self._subjects = tuple(dict.fromkeys(options.subject)) or ("kernels",)
+        self._required = required.names(options.require)
+        self._shards = 0
         self._arguments = (*(word for name in chosen for word in ("--subject", name)), "--lane", self._lane, *rest)
         self._sources = tuple(_source(item, chosen) for item in options.source)
         self._known = tuple(_text(file) for file in options.known_failures)
@@ -94,6 +101,7 @@ class Fleet:
         self._failed: Counter[int] = Counter()  # rounds of each shard that brought nothing back
 
     def run(self) -> int:
+        self._check_required()
         for name, value in (_NO_STATISTICS | (_LOCAL if self._options.address == "local" else {})).items():
             os.environ.setdefault(name, value)  # which Ray reads when it is imported
         try:
@@ -121,7 +129,7 @@ class Fleet:
 
     def go_on(self, fleet: Any, harvest: Harvest, shards: int) -> bool:
         """Give each shard one round after the other until the time is up; True: somebody ended it before."""
-        self._started = time.monotonic()
+        self._started, self._shards = time.monotonic(), shards
         end = self._started + self._options.minutes * 60
         interrupted = False
         try:
@@ -138,6 +146,7 @@ class Fleet:
             interrupted = True
         for lost in fleet.give_up():
             _say(f"warning: {lost.order.name} brings nothing back: {lost.reason}")
+            harvest.lose(lost)
         harvest.keep(fleet.news(()).cases)
         return interrupted
 
@@ -152,6 +161,7 @@ class Fleet:
                     if again and self._failed[order.shard] <= _TRIES and end - time.monotonic() > _LEAST:
                         fleet.give(order)
                         continue
+                    harvest.lose(done)
                 else:
                     harvest.take(done)
                     if done.status is not None:
@@ -159,6 +169,8 @@ class Fleet:
                     if done.status in _USELESS:
                         again = False  # it would be the same again
                         fleet.stop()
+                    elif done.status == pytest.ExitCode.NO_TESTS_COLLECTED:
+                        continue  # this shard would have none again; others have some
                 if again and end - time.monotonic() > _LEAST and order.round != self._options.rounds:
                     fleet.give(self._order(order.shard, order.shards, order.round + 1))
             self._tell(fleet, harvest)
@@ -188,28 +200,51 @@ class Fleet:
             f"{counted(len(fleet.running), 'shard')} running"
         )
 
-    def status(self, summary: dict[str, Any] | None, harvest: Harvest, interrupted: bool) -> int:
+    def status(self, summary: Summary | None, harvest: Harvest, interrupted: bool) -> int:
         """The exit status of the fleet, once all is merged."""
+        for wrong in harvest.wrong:
+            _say(f"{wrong}, so this fleet fails")
         worst = max(harvest.statuses & _USELESS, default=0)
         if worst:
             return int(worst)
         if interrupted:
             return int(pytest.ExitCode.INTERRUPTED)
-        failed = bool(harvest.found) or pytest.ExitCode.TESTS_FAILED in harvest.statuses
-        if summary is None or not summary["cases"]:
-            _say("no case was run, so this fleet fails")
+        if harvest.is_empty(self._shards):
+            _say("no shard has a test")
+            return int(pytest.ExitCode.NO_TESTS_COLLECTED)
+        failed = bool(harvest.found or harvest.wrong) or pytest.ExitCode.TESTS_FAILED in harvest.statuses
+        for complaint in self._complaints(summary, harvest):
+            _say(f"{complaint}, so this fleet fails")
             failed = True
-        else:
-            failed = failed or bool(summary["failures"])
-            for name in self._missing(summary):
-                _say(f"--require {name}: ran no case, so this fleet fails")
-                failed = True
+        failed = failed or (summary is not None and summary.failures > 0)
         return int(pytest.ExitCode.TESTS_FAILED if failed else pytest.ExitCode.OK)
 
-    def _missing(self, summary: dict[str, Any]) -> list[str]:
-        ran = {name for name, tally in summary["entry_points"].items() if tally["cases"]}
-        wanted = [name.strip() for item in self._options.require for name in item.split(",") if name.strip()]
-        return [name for name in wanted if not any(name in (each, each.partition(".")[2]) for each in ran)]
+    def _complaints(self, summary: Summary | None, harvest: Harvest) -> Iterator[str]:
+        """What was not tested."""
+        yield from harvest.unfinished(self._shards)
+        if summary is None or not summary.cases:
+            yield "no case was run"
+        yield from required.missing(self._required, self._subjects, {} if summary is None else summary.entry_points)
+
+    def _check_required(self) -> None:
+        """Raises FleetError for a name in ``--require`` that nobody has. Where the subjects cannot be loaded on this
+        machine, they may be on the others.
+        """
+        if not self._required or not set(self._subjects) <= set(subjects.NAMES):
+            return
+        there: list[str] = []
+        paths = {each.subject: each.path for each in self._sources}
+        try:
+            for name in self._subjects:
+                with (
+                    tempfile.TemporaryDirectory() as cache,
+                    Session(lanes.automatic(), name, paths.get(name), cache=Path(cache)) as found,
+                ):
+                    there += [entry.id for entry in found.entries.values()]
+        except (SubjectError, lanes.LaneUnavailable, OSError):
+            return
+        for problem in required.unknown(self._required, there):
+            raise FleetError(problem)
 
 
 def _source(item: str, chosen: Sequence[str]) -> Source:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterable
+import signal
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from conformance.corpus import Corpus, counted, text_of
-from conformance.fleet.orders import Result, unpack
+from conformance.fleet.orders import Lost, Result, unpack
 from reference.fields import CaseError, printable, read_json
 from reports.files import ReportError
 from reports.merging import merge
+from reports.summary import Summary
 
 ROUNDS = "rounds"
 """The folder in the report folder that holds those of the rounds until they are merged."""
 _TOLD = 10  # lines that a round says of its corpus
+_LAST = 30  # lines of a round that did not end as it should
+_STOPPED = (pytest.ExitCode.INTERRUPTED, -signal.SIGTERM)  # by SIGTERM; the second before pytest had begun
 
 
 class Harvest:
@@ -30,6 +33,9 @@ class Harvest:
         self.folder, self.corpus, self._say = folder, corpus, say
         self.rounds = self.cases = 0
         self.statuses: set[int] = set()
+        self.wrong: list[str] = []  # rounds that did not end as a run of tests does, and those that were given up
+        self._done: set[int] = set()  # shards of which there is a round
+        self._empty: set[int] = set()  # shards in which there is no test
         self.found: dict[str, None] = {}  # failing cases, those of the start not among them
         self._folders: list[Path] = []
         self._unwritten = False
@@ -60,38 +66,66 @@ class Harvest:
         if result.status is None:
             return
         self.rounds += 1
-        if not (result.stopped and result.status == pytest.ExitCode.INTERRUPTED):
+        stopped = result.stopped and result.status in _STOPPED
+        empty = result.status == pytest.ExitCode.NO_TESTS_COLLECTED
+        good = stopped or empty or result.status in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        if not stopped:
             self.statuses.add(result.status)
+        if not good:
+            self.wrong.append(f"{result.order.name} on {result.host} ended with {_named(result.status)}")
+        if empty:
+            self._empty.add(result.order.shard)
         told = [line for line in result.output.splitlines() if line.startswith("corpus: ")]
         for line in told[:_TOLD]:
             self._say(f"{result.order.name} on {result.host}: {line}")
         folder = self.folder / ROUNDS / f"shard-{result.order.shard}-round-{result.order.round}"
         if not result.reports:
-            if result.stopped:  # before it had started
-                return
-            self._say(f"{result.order.name} on {result.host} left no report; it ended with status {result.status}:")
-            for line in result.output.splitlines()[-30:]:
-                self._say(f"  {printable(line)}")
+            if not stopped:  # before it had started
+                self._say(f"{result.order.name} on {result.host} left no report; it ended with status {result.status}:")
+                self._say_the_end(result)
             return
+        if empty or not good:
+            self._say(f"{result.order.name} on {result.host} ended with status {result.status}:")
+            self._say_the_end(result)
         try:
             unpack(result.reports, folder)
         except ReportError as error:
             self._unwritten = True
             self._say(f"warning: {error}")
             shutil.rmtree(folder, ignore_errors=True)
-            for line in result.output.splitlines()[-30:]:
-                self._say(f"  {printable(line)}")
+            self._say_the_end(result)
             return
         self._folders.append(folder)
-        self.cases += _cases(folder)
+        cases = _cases(folder)
+        self.cases += cases or 0
+        if good and cases is not None:
+            self._done.add(result.order.shard)
 
-    def finish(self) -> dict[str, Any] | None:
-        """Merge what there is, and say it; returns ``summary.json``, None where there is none."""
+    def lose(self, lost: Lost) -> None:
+        """A round is given up."""
+        self.wrong.append(f"{lost.order.name} brought nothing back")
+
+    def unfinished(self, shards: int) -> Iterator[str]:
+        """What to say of the shards of which no round has brought a report, though they have tests."""
+        for shard in range(1, shards + 1):
+            if shard not in self._done | self._empty:
+                yield f"shard {shard}/{shards}: there is no report of any round"
+
+    def is_empty(self, shards: int) -> bool:
+        """Whether no shard has a test."""
+        return len(self._empty) == shards
+
+    def _say_the_end(self, result: Result) -> None:
+        for line in result.output.splitlines()[-_LAST:]:
+            self._say(f"  {printable(line)}")
+
+    def finish(self) -> Summary | None:
+        """Merge what there is, and say it; returns what became of it, None where there is nothing."""
         summary = None
         if self._folders:
             try:
                 done = merge(self.folder, self._folders)
-                summary = None if done.summary is None else done.summary.to_json()
+                summary = done.summary
                 for problem in done.problems:
                     self._say(f"warning: {problem}")
                 if done.summary is not None:
@@ -118,10 +152,21 @@ def _line(text: str) -> str:
     return json.dumps(json.loads(text))
 
 
-def _cases(folder: Path) -> int:
+def _named(status: int) -> str:
+    """An exit status, and the signal that it means."""
+    if status >= 0:
+        return f"status {status}"
+    try:
+        return f"status {status}, {signal.Signals(-status).name}"
+    except ValueError:
+        return f"status {status}"
+
+
+def _cases(folder: Path) -> int | None:
+    """How many a round has run; None: it does not say."""
     try:
         summary = read_json(folder / "summary.json")
     except CaseError:
-        return 0
-    cases = summary.get("cases", 0) if isinstance(summary, dict) else 0
-    return cases if isinstance(cases, int) else 0
+        return None
+    cases = summary.get("cases") if isinstance(summary, dict) else None
+    return cases if isinstance(cases, int) else None

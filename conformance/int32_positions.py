@@ -1,4 +1,4 @@
-"""``python -m conformance.int32_positions``: how far the kernels of this project are right, executed.
+"""``python -m conformance.int32_positions``: how far kernels are right, executed.
 
 A request may be as long as positions are int32: no table of that many blocks fits anywhere, so the same cells are
 mapped again and again behind each other, and what a cell holds depends on its place in them. Around every power of
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import importlib
 import mmap
 import os
 import sys
@@ -18,6 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,11 +27,6 @@ import torch
 
 from conformance import lanes
 from conformance.audit.bounds import Vector, bounds
-from kernels.fused_groups import compute_slot_mapping_fused_groups
-from kernels.group_tables import GroupTables
-from kernels.slot_mapping import compute_slot_mapping
-from kernels.slot_mappings_v2 import compute_slot_mappings
-from kernels.tiled import compute_slot_mapping_tiled
 from reference.case import ContextParallel
 from reference.fields import INT32_MAX
 from strategies.geometry import Geometry
@@ -86,7 +83,7 @@ class Cells:
 
 def _v1(positions: torch.Tensor, row: torch.Tensor, output: torch.Tensor, g: Geometry) -> None:
     tokens = len(positions)
-    compute_slot_mapping(
+    _function("slot_mapping", "compute_slot_mapping")(
         torch.tensor([0, tokens], dtype=torch.int32),
         positions,
         row,
@@ -100,8 +97,8 @@ def _v1(positions: torch.Tensor, row: torch.Tensor, output: torch.Tensor, g: Geo
     )
 
 
-def _groups(row: torch.Tensor, g: Geometry) -> GroupTables:
-    return GroupTables(
+def _groups(row: torch.Tensor, g: Geometry) -> Any:
+    return _function("group_tables", "GroupTables")(
         [row],
         [g.block_size],
         [g.kv_cache_block_size],
@@ -113,21 +110,39 @@ def _groups(row: torch.Tensor, g: Geometry) -> GroupTables:
 
 def _v2(positions: torch.Tensor, row: torch.Tensor, output: torch.Tensor, g: Geometry) -> None:
     starts = torch.tensor([0, len(positions)], dtype=torch.int32)
-    compute_slot_mappings(
+    _function("slot_mappings_v2", "compute_slot_mappings")(
         _groups(row, g), torch.zeros(1, dtype=torch.int32), starts, positions, output.view(1, len(positions))
     )
 
 
 def _tiled(positions: torch.Tensor, row: torch.Tensor, output: torch.Tensor, g: Geometry) -> None:
     starts = torch.tensor([0, len(positions)], dtype=torch.int32)
-    compute_slot_mapping_tiled(_groups(row, g), starts, positions, output.view(1, len(positions)))
+    launch = _function("tiled", "compute_slot_mapping_tiled")
+    launch(_groups(row, g), starts, positions, output.view(1, len(positions)))
 
 
 def _fused(positions: torch.Tensor, row: torch.Tensor, output: torch.Tensor, g: Geometry) -> None:
+    launch = _function("fused_groups", "compute_slot_mapping_fused_groups")
+    launch(1, 1, *_by_address(positions, row, output, g), g.block_size, pad_id=-1)
+
+
+def _parallel(positions: torch.Tensor, row: torch.Tensor, output: torch.Tensor, g: Geometry) -> None:
+    kernel = _function("fused_groups", "_compute_slot_mapping_fused_groups_kernel")
+    kernel[_GRID](*_by_address(positions, row, output, g), None, **_tile(g, ""))
+
+
+def _adaptive(positions: torch.Tensor, row: torch.Tensor, output: torch.Tensor, g: Geometry) -> None:
+    kernel = _function("fused_groups", "_compute_slot_mapping_fused_groups_adaptive_kernel")
+    kernel[_GRID](*_by_address(positions, row, output, g), None, **_tile(g, ""), **_tile(g, "SMALL_", 64))
+
+
+_GRID = (1, 2, 4)  # groups; requests and the padding behind them; programs of each
+
+
+def _by_address(positions: torch.Tensor, row: torch.Tensor, output: torch.Tensor, g: Geometry) -> tuple[Any, ...]:
+    """What fused kernels and their host function take of one group, in this order."""
     tokens = len(positions)
-    compute_slot_mapping_fused_groups(
-        1,
-        1,
+    return (
         tokens,
         tokens,
         torch.tensor([0, tokens], dtype=torch.int32),
@@ -136,15 +151,26 @@ def _fused(positions: torch.Tensor, row: torch.Tensor, output: torch.Tensor, g: 
         torch.tensor([output.data_ptr()], dtype=torch.uint64),
         torch.tensor([row.shape[1]], dtype=torch.int64),
         torch.tensor([g.block_size], dtype=torch.int32),
-        g.block_size,
-        pad_id=-1,
     )
+
+
+def _tile(g: Geometry, prefix: str, tile: int = 1024) -> dict[str, int]:
+    window = _function("window", "block_table_window_size")(tile, g.block_size)
+    padding = {} if prefix else {"PAD_ID": -1}
+    return {**padding, f"{prefix}TILE_BLOCK_SIZE": tile, f"{prefix}BLOCK_TABLE_WINDOW_SIZE": window}
+
+
+def _function(module: str, name: str) -> Any:
+    """Of package ``kernels``, which ``--source`` chooses: so nothing of it may be imported before."""
+    return getattr(importlib.import_module(f"kernels.{module}"), name)
 
 
 KERNELS: dict[str, tuple[str, Launch]] = {
     "v1": ("v1", _v1),
     "v2": ("v2", _v2),
     "fused": ("fused", _fused),
+    "parallel": ("fused", _parallel),
+    "adaptive": ("fused", _adaptive),
     "tiled": ("tiled", _tiled),
 }
 """Entry points, each with its family and how it is launched."""
@@ -196,7 +222,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--block-size", type=int, action="append", metavar="B", help="only this one; repeatable")
     parser.add_argument("--cp-size", type=int, default=1, metavar="W", help="ranks that share the request (default 1)")
     parser.add_argument("--up-to", type=int, metavar="N", help="every position below N, instead of those around edges")
+    parser.add_argument("--source", metavar="PATH", help="another tree with a package kernels than this project's")
     options = parser.parse_args(arguments)
+    if options.source is not None:
+        if not Path(options.source, "kernels", "__init__.py").is_file():
+            parser.error(f"{options.source} holds no package kernels")
+        sys.path.insert(0, str(Path(options.source).resolve()))
     lane = lanes.by_name(options.lane)
     reason = lane.unavailable()
     if reason is not None:

@@ -15,6 +15,7 @@ import pytest
 
 from conformance.engine import declared, settings_of
 from conformance.lanes.base import Lane
+from conformance.subjects.binding import divides_distances
 from conformance.subjects.entry import EntryPoint
 from conformance.subjects.launching import Settings
 from conformance.under_test import Drawn, UnderTest
@@ -116,7 +117,7 @@ def _first(specializations: list[Specialization], block_size: int) -> Specializa
 
 def _ranges(entry: EntryPoint, s: Specialization, extent: int) -> Iterator[range]:
     """From 0 on, a little past the end, and around 2^24, as far as rows and contract go; with what is below 0."""
-    needed = declared(entry, s).clauses
+    needed = _needed(entry, s)
     most = min(_reach(s), FLOAT32_EXACT if "pos-f32" in needed else INT32_MAX + 1)
     below = 0 if "pos-nonneg" in needed and not s.circular else MARGIN
     yield range(-below, min(extent + MARGIN, most))
@@ -129,8 +130,16 @@ def _ranges(entry: EntryPoint, s: Specialization, extent: int) -> Iterator[range
 
 
 def _far(entry: EntryPoint, s: Specialization) -> Iterator[range]:
-    if "pos-f32" not in declared(entry, s).clauses:
+    if "pos-f32" not in _needed(entry, s):
         yield range(INT32_MAX + 1 - MARGIN, INT32_MAX + 1)
+
+
+def _needed(entry: EntryPoint, s: Specialization) -> frozenset[str]:
+    """By the launches of a sweep, whose positions are consecutive."""
+    needed = declared(entry, s).clauses
+    if divides_distances(s.kv_cache_block_size, s.cp.size, Lane.swept_at_once):
+        return needed - frozenset(entry.sparse)
+    return needed
 
 
 def _reach(s: Specialization) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from reference.case import Case, ContextParallel, Group
 from reference.oracle import slot_mapping
 from strategies.geometry import Geometry
 from tests.commands import run
+from tests.faults.catalogue import WINDOW, Fault, write_variant
 
 pytest.importorskip("triton")
 from conformance.int32_positions import Cells, _agree, edges, slots
@@ -22,12 +24,26 @@ _UNAVAILABLE = lanes.by_name("hivm").unavailable()
 @pytest.mark.skipif(_UNAVAILABLE is not None, reason=str(_UNAVAILABLE))
 def test_the_model_and_the_compilers_program_agree() -> None:
     """Distances divided (v1): right everywhere. Positions divided (tiled): wrong from where the model says."""
-    asked = ["--kernel", "v1", "--kernel", "tiled", "--block-size", "3"]
-    done = run(sys.executable, "-m", "conformance.int32_positions", *asked)
+    asked = [word for name in ("v1", "parallel", "adaptive", "tiled") for word in ("--kernel", name)]
+    done = run(sys.executable, "-m", "conformance.int32_positions", *asked, "--block-size", "3")
     assert done.status == 0, done.output
-    first, second = done.output.splitlines()
-    assert first.startswith("v1 b=3 W=1: 1,146,880 positions, none wrong")
-    assert ", first wrong 16,777,221 (" in second
+    *right, last = done.output.splitlines()
+    for name, line in zip(("v1", "parallel", "adaptive"), right, strict=True):
+        assert line.startswith(f"{name} b=3 W=1: 1,146,880 positions, none wrong")
+    assert ", first wrong 16,777,221 (" in last
+
+
+@pytest.mark.skipif(_UNAVAILABLE is not None, reason=str(_UNAVAILABLE))
+def test_another_tree_is_looked_at(tmp_path: Path) -> None:
+    changed = ("block = distance // block_size", "block = tl.where(found, (pending + 1) // block_size - base, 0)")
+    source = write_variant(Fault("divided positions", "far out", "", WINDOW, (changed,), ()), tmp_path)
+    asked = ["--kernel", "v1", "--block-size", "128", "--source", str(source)]
+    done = run(sys.executable, "-m", "conformance.int32_positions", *asked)
+    assert done.status == 1, done.output
+    assert ", first wrong 16,777,343, expected to be right up to 2,147,483,647 (" in done.output
+    nothing = run(sys.executable, "-m", "conformance.int32_positions", "--source", str(tmp_path / "nothing"))
+    assert nothing.status == 2
+    assert "holds no package kernels" in nothing.output
 
 
 @pytest.mark.parametrize(

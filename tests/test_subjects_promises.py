@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -14,12 +15,12 @@ from conformance.subjects.binding import FAMILIES, bind, outside
 from conformance.subjects.binding import clauses as clauses_of
 from conformance.subjects.entry import EntryPoint
 from conformance.subjects.launching import Settings
-from conformance.subjects.promises import PROMISES, Promise, declaration
+from conformance.subjects.promises import PROMISES, Promise, declaration, far
 from conformance.subjects.published import PLACES
 from reference.case import Case, Group, Launch
 from reference.contract import ANSWER_CLAUSES, CLAUSES, violations
 from strategies.cases import cases
-from strategies.declaration import FEATURES
+from strategies.declaration import FEATURES, Declaration
 from strategies.specializations import pool
 
 PLACED = {(subject, place.entry): place for subject, places in PLACES.items() for place in places}
@@ -79,6 +80,35 @@ def history(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_promise_holds_in_its_versions_and_an_unknown_one_is_the_newest(version: str, expected: set[str]) -> None:
     assert clauses(version) == expected
+
+
+def test_only_tiled_and_published_entry_points_need_small_positions_wherever_integers_are_divided_in_float32() -> None:
+    names = ("v1", "v2", "fused", "parallel", "adaptive", "tiled", "tiled_host")
+    assert [name for name in names if not far("kernels", name)] == ["tiled", "tiled_host"]
+    assert not far("vllm-ascend", "v1")
+
+
+FAR = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("name", "positions", "starts", "inside"),
+    [
+        ("v1", range(FAR, FAR + 40), (0, 40), True),
+        ("v1", [*range(FAR, FAR + 20), *range(FAR + 70, FAR + 90)], (0, 20, 40), True),
+        ("v1", [*range(FAR, FAR + 20), *range(90, 110)], (0, 20, 40), False),  # too far from each other
+        ("v1", range(FAR, FAR + 80, 2), (0, 40), False),
+        ("tiled", range(FAR, FAR + 40), (0, 40), False),
+    ],
+)
+def test_consecutive_positions_need_not_be_small(
+    name: str, positions: Sequence[int], starts: tuple[int, ...], inside: bool
+) -> None:
+    rows = tuple(((5,) * 2048,) * (len(starts) - 1))
+    case = Case(starts, tuple(positions), 40, 40, (Group(rows, 1 << 20, 1 << 20),))
+    entry = EntryPoint("kernels", "1", name, name, "v1", "", 0, (), (), Declaration())
+    assert not outside(entry, case, Launch(), Settings())
+    assert (not outside(entry.needing(frozenset({"pos-f32"})), case, Launch(), Settings())) == inside
 
 
 # Features follow from the parameters, whatever the version is called.

@@ -11,7 +11,8 @@ import pytest
 
 from conformance import sweep
 from conformance.engine import Engine, Options
-from conformance.lanes import by_name
+from conformance.lanes import Lane, by_name
+from conformance.subjects.binding import outside
 from conformance.sweep import Part, every_position, launches, parts
 from conformance.under_test import Drawn, UnderTest
 from conformance.verdicts import ConformanceFailure
@@ -21,7 +22,7 @@ from reference.fields import INT32_MAX, INT32_MIN
 from reference.verdict import MISMATCH
 from strategies.specializations import Specialization
 from tests.commands import pytest_
-from tests.faults.catalogue import V1, Fault, write_variant
+from tests.faults.catalogue import V1, WINDOW, Fault, write_variant
 
 LOWERED = by_name("lowered")
 pytestmark = pytest.mark.skipif(LOWERED.unavailable() is not None, reason=str(LOWERED.unavailable()))
@@ -43,10 +44,10 @@ WRONG = """\
 
 
 @contextmanager
-def target_of(source: Path | None, cache: Path) -> Iterator[UnderTest]:
+def target_of(source: Path | None, cache: Path, lane: Lane = LOWERED, budget: int = 64) -> Iterator[UnderTest]:
     """Entry point v1 of these kernels, or of this project's own."""
     sources = {} if source is None else {"kernels": str(source)}
-    engine = Engine(LOWERED, Options(("kernels",), sources, 64, 60.0, cache, 1))
+    engine = Engine(lane, Options(("kernels",), sources, budget, 60.0, cache, 1))
     try:
         yield UnderTest(engine, engine.session("kernels").entries["v1"])
     finally:
@@ -136,10 +137,36 @@ def test_parts_reach_as_far_as_the_profile_says(examples: int, right: UnderTest)
 
 
 def test_parts_keep_to_what_an_entry_point_needs(right: UnderTest) -> None:
-    needy = right.entry.needing(frozenset({"pos-f32", "pos-nonneg"}))
+    needy = right.engine.session("kernels").entries["tiled"].needing(frozenset({"pos-f32", "pos-nonneg"}))
     found = parts(UnderTest(right.engine, needy), "plain", GATE)
     assert min(part.positions.start for part in found) == 0
     assert max(part.positions.stop for part in found) == FLOAT32_EXACT
+
+
+@pytest.mark.parametrize("name", ["v1", "v2", "fused", "parallel", "adaptive", "v1_host", "v2_host"])
+def test_what_is_promised_up_to_the_largest_int32_is_swept_wherever_a_lane_divides_in_float32(
+    name: str, right: UnderTest
+) -> None:
+    entry = right.engine.session("kernels").entries[name].needing(frozenset({"pos-f32"}))
+    found = parts(UnderTest(right.engine, entry), "plain", GATE)
+    assert any(FLOAT32_EXACT + 1 in part.positions or INT32_MAX in part.positions for part in found)
+    large = any(each.block_size == 1 << 20 for each in right.engine.pool(entry) or ())
+    assert large == (name != "fused")
+    assert any(INT32_MAX in part.positions for part in found) == large
+
+
+def test_a_division_of_positions_is_found_on_the_lane_that_divides_as_the_chip_does(tmp_path: Path) -> None:
+    changed = ("block = distance // block_size", "block = tl.where(found, (pending + 1) // block_size - base, 0)")
+    source = write_variant(Fault("divided positions", "far out", "", WINDOW, (changed,), ()), tmp_path)
+    with (
+        target_of(source, tmp_path / "cache", by_name("hivm"), budget=4) as target,
+        pytest.raises(ConformanceFailure) as raised,
+    ):
+        every_position(target, "plain", 0)
+    finding = raised.value.finding
+    assert finding.verdict.kind == MISMATCH
+    assert finding.case.positions[-1] > FLOAT32_EXACT
+    assert outside(finding.entry, finding.case, finding.launch, finding.settings) == ()  # so that it can be replayed
 
 
 # Context parallelism with I above b, k above 1 and a negative start; rows of a block size that is no power of two.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from conformance.execution.array import THE_DEVICE, of_values
 from conformance.execution.session import Argument, Invocation
@@ -16,7 +17,7 @@ from conformance.subjects.entry import EntryPoint
 from conformance.subjects.host_binding import ALLOCATING, ALLOCATING_DRAFT, GROUPS_HOST, TILED_HOST, V1_HOST
 from conformance.subjects.launching import PRODUCTION_ROW, Launching, Settings
 from reference.case import Case, Launch
-from reference.contract import ANSWER_CLAUSES, Violation, violations
+from reference.contract import ANSWER_CLAUSES, FLOAT32_EXACT, Violation, violations
 
 _HERE = "conformance/subjects/binding.py"
 
@@ -300,6 +301,8 @@ def clauses(entry: EntryPoint, case: Case, launch: Launch, settings: Settings) -
 def outside(entry: EntryPoint, case: Case, launch: Launch, settings: Settings) -> tuple[Violation, ...]:
     """What this launch breaks of the contract as far as ``entry`` promises it: none for every case drawn for it."""
     needed = clauses(entry, case, launch, settings)
+    if entry.sparse and _consecutive(case):
+        needed -= frozenset(entry.sparse)
     broken = violations(case, ANSWER_CLAUSES | needed - {"window"}, launch)
     if broken or "window" not in needed:
         return broken
@@ -310,6 +313,21 @@ def outside(entry: EntryPoint, case: Case, launch: Launch, settings: Settings) -
         if broken := violations(case, {"window"}, replace(launch, constants=constants)):
             return broken
     return ()
+
+
+def divides_distances(kv_cache_block_size: int, ranks: int, tokens: int) -> bool:
+    """Whether float32 holds what a kernel divides that divides distances between so many consecutive positions."""
+    return tokens + kv_cache_block_size * ranks < FLOAT32_EXACT
+
+
+def _consecutive(case: Case) -> bool:
+    """Whether the positions of each request are, and all of them lie close enough to each other."""
+    positions, starts = case.positions[: case.num_tokens], set(case.query_start_loc)
+    steps = enumerate(pairwise(positions), start=1)
+    if not positions or any(after != before + 1 and token not in starts for token, (before, after) in steps):
+        return False
+    reach = max(positions) - min(positions) + 1
+    return all(divides_distances(each.kv_cache_block_size, case.cp.size, reach) for each in case.groups)
 
 
 def settings_of(entry: EntryPoint, launch: Launch) -> Settings:

@@ -11,6 +11,7 @@ from typing import Any
 
 from conformance.lanes.base import Lane
 from conformance.subjects.allocated import allocated_rows
+from conformance.subjects.promises import far
 from reference.case import Case, Launch
 from strategies.declaration import Declaration
 
@@ -25,7 +26,7 @@ class EntryPoint:
     compile-time parameters among ``parameters``. ``status`` is "testable" or the reason why it is not. ``conditional``
     are (clause, parameter): a clause beyond those of ``declaration`` in launches that give the parameter nothing.
     ``expected``: this version is known to have it. ``prepares``: it computes no slots but compiles what the entry point
-    of that name will launch.
+    of that name will launch. ``sparse``: clauses of ``declaration`` that consecutive positions need not keep.
     """
 
     subject: str
@@ -42,6 +43,7 @@ class EntryPoint:
     conditional: tuple[tuple[str, str], ...] = ()
     expected: bool = False
     prepares: str = ""
+    sparse: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -56,6 +58,11 @@ class EntryPoint:
     def writes_tail(self) -> bool:
         """Whether [num_tokens, max_num_tokens) becomes PAD; the torch and NumPy paths leave it as it was."""
         return "tail" in self.declaration.features
+
+    @property
+    def launches_kernels(self) -> bool:
+        """Whether it launches kernels, which run on a lane; else it is plain torch, or what stands around it."""
+        return self.name not in ("dcp", "draft")
 
     @property
     def allocates(self) -> bool:
@@ -74,9 +81,13 @@ class EntryPoint:
         return None
 
     def needing(self, clauses: frozenset[str]) -> EntryPoint:
-        """The same entry point where more than its own ``clauses`` are needed: by the lane that it runs on."""
-        declaration = replace(self.declaration, clauses=self.declaration.clauses | clauses)
-        return replace(self, declaration=declaration)
+        """The same entry point where more than its own ``clauses`` are needed: by the lane that it runs on.
+
+        What it promises of consecutive positions on every lane holds on that one.
+        """
+        own = self.declaration.clauses
+        sparse = sorted((clauses - own) & far(self.subject, self.name))
+        return replace(self, declaration=replace(self.declaration, clauses=own | clauses), sparse=tuple(sparse))
 
     def to_json(self) -> dict[str, object]:
         answer = asdict(self)
@@ -89,7 +100,7 @@ class EntryPoint:
     @classmethod
     def from_json(cls, item: dict[str, Any]) -> EntryPoint:
         declaration = Declaration(**{key: frozenset(value) for key, value in item["declaration"].items()})
-        lists = {key: tuple(item[key]) for key in ("parameters", "constants")}
+        lists = {key: tuple(item[key]) for key in ("parameters", "constants", "sparse")}
         conditional = tuple((clause, parameter) for clause, parameter in item["conditional"])
         return cls(**{**item, **lists, "declaration": declaration, "conditional": conditional})
 

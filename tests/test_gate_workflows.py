@@ -7,8 +7,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -57,6 +60,92 @@ def test_a_gate_has_what_a_gate_needs(file: Path) -> None:
     for name in ("Keep what was compiled and found", "Reports"):  # also of a run that is red
         assert steps[name]["if"] == "${{ always() }}"
     assert steps["Reports"]["with"]["path"] in steps["Slots"]["run"]
+
+
+@pytest.mark.parametrize("file", [NPU, WITHOUT], ids=["npu", "without"])
+def test_only_a_newer_push_to_a_pull_request_ends_a_run_or_makes_it_wait(file: Path) -> None:
+    found = workflow.read(file)["concurrency"]
+    assert found["group"].endswith("-${{ github.event_name == 'pull_request' && github.ref || github.run_id }}")
+    assert found["cancel-in-progress"] == "${{ github.event_name == 'pull_request' }}"
+
+
+def test_a_check_that_is_required_is_never_left_out() -> None:
+    events = workflow.read(WITHOUT)[True]  # type: ignore[index]  # YAML takes `on` for that
+    assert {"pull_request", "merge_group"} <= events.keys()
+    assert events["pull_request"] is None  # no paths
+
+
+def test_a_deep_run_has_the_time_whoever_asks_for_it() -> None:
+    read = workflow.read(NPU)
+    (job,) = workflow.jobs(read)
+    assert read["env"]["PROFILE"] == "${{ github.event_name == 'schedule' && 'deep' || inputs.profile || 'gate' }}"
+    deep = "github.event_name == 'schedule' || inputs.profile == 'deep'"
+    assert job["timeout-minutes"] == f"${{{{ ({deep}) && 300 || 60 }}}}"
+
+
+STEPS = [(NPU, "Slots"), (WITHOUT, "Slots"), (WITHOUT, "Compile audit")]
+STAND_IN = """#!/bin/sh
+trap 'echo "$1 $2" >"$TOLD"; exit 2' INT TERM
+echo $$ >"$BEGUN.new" && mv "$BEGUN.new" "$BEGUN"
+for second in $(seq 60); do for part in 1 2 3 4; do sleep 0.25; done; done
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["int", "term"])
+@pytest.mark.parametrize(("file", "name"), STEPS, ids=["npu-slots", "slots", "audit"])
+def test_a_signal_to_the_shell_of_a_step_reaches_what_it_runs(
+    file: Path, name: str, number: int, tmp_path: Path
+) -> None:
+    """A runner that cancels a step signals the process that it started, and no other."""
+    read = workflow.read(file)
+    (script,) = (step["run"] for job in workflow.jobs(read) for step in job["steps"] if step["name"] == name)
+    script = "\n".join(line for line in script.splitlines() if not line.startswith("source /usr/local/"))
+    for python in (tmp_path / ".venv" / "bin" / "python", tmp_path / "environment" / "bin" / "python"):
+        python.parent.mkdir(parents=True)
+        python.write_text(STAND_IN)
+        python.chmod(0o755)
+    begun, told = tmp_path / "begun", tmp_path / "told"
+    names = {"RUNNER_TEMP": tmp_path, "GITHUB_WORKSPACE": tmp_path, "GITHUB_STEP_SUMMARY": tmp_path / "summary"}
+    names |= {"BEGUN": begun, "TOLD": told}
+    environment = {**read["env"], **{each: str(path) for each, path in names.items()}, "PATH": os.environ["PATH"]}
+    command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL)
+    try:
+        appears(begun)
+        process.send_signal(number)
+        appears(told, process)
+        assert process.wait(60) != 0
+    finally:
+        process.kill()
+        process.wait()
+        if begun.exists():
+            with suppress(ProcessLookupError):
+                os.kill(int(begun.read_text()), signal.SIGKILL)
+    assert told.read_text() in ("-m pytest\n", "-m conformance.audit\n")
+
+
+def appears(file: Path, process: subprocess.Popen[bytes] | None = None) -> None:
+    """Wait for a file that a process in the background writes, as long as ``process`` runs."""
+    deadline = time.monotonic() + 60
+    while not file.exists():
+        over = process is not None and process.poll() is not None
+        assert file.exists() or not (over or time.monotonic() > deadline), f"there is no {file.name}"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("file", [NPU, WITHOUT], ids=["npu", "without"])
+def test_cases_that_are_retired_are_not_run_again(file: Path, tmp_path: Path) -> None:
+    corpus = tmp_path / "slot-mapping-corpus"
+    corpus.mkdir()
+    for name in ("v1-1.json", "v1-2.json", "v1-3.json"):
+        (corpus / name).touch()
+    read = workflow.read(file)
+    (script,) = (step["run"] for job in workflow.jobs(read) for step in job["steps"] if step["name"] == "Slots")
+    (line,) = (line for line in script.splitlines() if "$RETIRED" in line)
+    environment = {"RETIRED": "v1-1.json v1-3.json gone.json", "GITHUB_WORKSPACE": str(tmp_path)}
+    subprocess.run(["bash", "-euc", line], env=environment | {"PATH": os.environ["PATH"]}, check=True)
+    assert [path.name for path in corpus.iterdir()] == ["v1-2.json"]
+    assert read["env"]["RETIRED"] == ""
 
 
 def checkout(workspace: Path, kernel: str) -> None:

@@ -21,17 +21,20 @@ from reports.files import ReportError, write_text
 FOUND = pytest.StashKey[list[Finding]]()
 """The failures of the run."""
 TESTED = pytest.StashKey[set[str]]()
-"""Subjects with a test that ran."""
+"""Entry points with a test that ran, and was not skipped."""
 CONCERNED = pytest.StashKey[set[str]]()
 """Subjects that the collected tests are about."""
 VANISHED = pytest.StashKey[list[str]]()
 """What to say of entry points that should be there and are not."""
+LOST = pytest.StashKey[list[str]]()
+"""What to say of workers that could not tell what they did."""
 _COMPLAINTS = pytest.StashKey[list[str]]()
 _WRITTEN = pytest.StashKey[str]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[FOUND], config.stash[VANISHED], config.stash[_COMPLAINTS] = [], [], []
+    config.stash[LOST] = []
     config.stash[TESTED], config.stash[CONCERNED] = set(), set()
 
 
@@ -53,7 +56,7 @@ def pytest_runtest_makereport(
         if call.excinfo is not None:
             item.config.stash[FOUND] += [failure.finding for failure in failures_in(call.excinfo.value)]
         if not report.skipped:
-            item.config.stash[TESTED].add(target.entry.subject)
+            item.config.stash[TESTED].add(target.entry.id)
     return report
 
 
@@ -64,14 +67,22 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if ENGINE not in config.stash or config.option.collectonly or is_worker(config):
         return
     done = exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED, pytest.ExitCode.TESTS_FAILED)
-    complaints = config.stash[_COMPLAINTS]
-    if done:
+    lost, complaints = config.stash[LOST], config.stash[_COMPLAINTS]
+    complaints += lost
+    if done and not lost:  # what nobody has told of was not left out
         # --require says better what must be there.
         vanished = [] if options.required(config) else config.stash[VANISHED]
-        complaints += [*_missing(config), *vanished, *_untested(config), *_no_longer_known(config)]
+        complaints += [
+            *_missing(config),
+            *vanished,
+            *_untested(config),
+            *_unsupported(config),
+            *_no_longer_known(config),
+        ]
     if config.option.write_known_failures is not None:
         try:
-            config.stash[_WRITTEN] = _write(config) if done else "not written: the run did not come to its end"
+            why = "not all that was found is known" if lost else "" if done else "the run did not come to its end"
+            config.stash[_WRITTEN] = f"not written: {why}" if why else _write(config)
         except ReportError as error:
             complaints.append(f"--write-known-failures: {error}")
     if complaints and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
@@ -117,11 +128,37 @@ def _concerned(session: pytest.Session) -> set[str]:
 
 def _untested(config: pytest.Config) -> Iterator[str]:
     """Subjects of which there were tests, every one of them skipped."""
-    engine, tested, concerned = config.stash[ENGINE], config.stash[TESTED], config.stash[CONCERNED]
+    engine, concerned = config.stash[ENGINE], config.stash[CONCERNED]
+    tested = {name.partition(".")[0] for name in config.stash[TESTED]}
     for subject in engine.options.subjects:
         ran = any(_has_run(config, key) for key in engine.tallies if key.partition(".")[0] == subject)
         if subject in concerned - tested and not ran:
             yield f"subject {subject}: every test was skipped, so this run fails (-rs prints the reasons)"
+
+
+def _unsupported(config: pytest.Config) -> Iterator[str]:
+    """Entry points whose kernels the lane cannot run: every test of theirs was skipped, or nothing of them compared.
+
+    Plain torch may miss a package that stands on a device only; the tests of other entry points then say that much.
+    """
+    engine = config.stash[ENGINE]
+    for entry in engine.entries():
+        tally = engine.tallies.get(entry.id)
+        if tally is None or not tally.unsupported or not entry.launches_kernels:
+            continue
+        if entry.id not in config.stash[TESTED] or not tally.compared:
+            yield f"{entry.id}: the lane could run no test of it to its end, so this run fails"
+
+
+def _reasons(config: pytest.Config) -> Iterator[str]:
+    """Why launches were unsupported, a line an entry point."""
+    engine = config.stash[ENGINE]
+    for name, tally in engine.tallies.items():
+        for reason, number in tally.unsupported.most_common(1):
+            more = f" ({len(tally.unsupported) - 1:,} more reasons)" if len(tally.unsupported) > 1 else ""
+            yield f"unsupported on lane {engine.lane.name}: {name}, {number:,} of {tally.unsupported.total():,}: " + (
+                f"{printable(reason)[:400]}{more}"
+            )
 
 
 def _no_longer_known(config: pytest.Config) -> Iterator[str]:
@@ -149,6 +186,8 @@ def _write(config: pytest.Config) -> str:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if ENGINE not in config.stash or config.option.collectonly or is_worker(config):
         return
+    for line in _reasons(config):
+        terminalreporter.write_line(line)
     known: Accepted = config.stash[ACCEPTED]
     looked_at = {each.where: outcome for each, outcome in known.outcomes()}
     for each in known.known:

@@ -25,14 +25,15 @@ _MADE = {
     "full": (
         "cp -a {0} {0}.kept; mount -t tmpfs -o size=64k none {0}; cp -a {0}.kept/. {0}; cat /dev/zero > {0}/filling"
     ),
+    "small": "mount -t tmpfs -o size=12k none {0}",
     "read-only": "mount -t tmpfs -o size=64k,ro none {0}",
 }
 
 
 def on_a_disk(folder: Path, kind: str, command: Sequence[str | Path]) -> list[str]:
     """``command`` where ``folder``, which is there, is a file system of its own that is "full", of what was in it and
-    something more, or "read-only". Nobody else sees it, and it is gone with the command. Skips the test where that is
-    not allowed.
+    something more, "small" (three pages), or "read-only". Nobody else sees it, and it is gone with the command. Skips
+    the test where that is not allowed.
     """
     if not may_mount():
         pytest.skip("mounting a file system is not allowed here")

@@ -31,6 +31,8 @@ from conformance.workers.pulse import Line, Pulse, Pulses, compiling
 from conformance.workers.results import Results
 from reports.coverage import Coverage
 from tests.commands import ROOT, USAGE_ERROR, Done, in_few_processes, pytest_, together
+from tests.commands import run as run_
+from tests.disks import on_a_disk
 from tests.hostile import tree
 from tests.test_coverage import CASE, LAUNCH
 from tests.test_interruption import Run, run  # noqa: F401  (a fixture)
@@ -210,12 +212,12 @@ def test_results_are_added_and_the_same_failure_is_one(tmp_path: Path) -> None:
 
 def test_results_that_cannot_be_replaced_stay_whole(tmp_path: Path) -> None:
     file = tmp_path / "gw0.results"
-    told(refused="first").write(file)
+    told(tests=1).write(file)
     file.with_suffix(".part").mkdir()
     with pytest.raises(OSError, match="part"):
-        told(refused="second").write(file)
+        told(tests=2).write(file)
     (found,) = results.read(tmp_path)
-    assert found.refused == "first"
+    assert found.tests == 1
     assert results.read_one(tmp_path / "nothing") is None
 
 
@@ -353,6 +355,36 @@ def test_what_is_refused_is_refused_in_one_line(tmp_path: Path) -> None:
         (said,) = (line for line in done.lines if line.startswith("ERROR: "))
         assert said.startswith(message), done.output
     assert not list(tmp_path.iterdir())
+
+
+WRONG = "slot_mapping.fill_(-77)"
+
+
+@pytest.mark.parametrize("host", [None, WRONG], ids=["right", "wrong"])
+def test_what_workers_cannot_tell_makes_the_run_fail(tmp_path: Path, host: str | None) -> None:
+    """Also where nothing else is wrong: without what they did nobody knows."""
+    source = ("--source", tree(tmp_path / "source", host=host)) if host else ()
+    known, words = tmp_path / "known.toml", ("-k", "test_dcp_slots_exist", "--max-examples", "30", "-n", "1")
+    written = ("--report-dir", tmp_path / "reports", "--write-known-failures", known, *source)
+    done = pytest_("conformance", *words, *written, "-p", "tests.full_workers")
+    assert done.status == pytest.ExitCode.TESTS_FAILED, done.output
+    begun = "-n: not all that worker gw0 did and found is counted here, so this run fails: cannot write "
+    (lost,) = (line for line in done.lines if line.startswith(begun))
+    assert lost.endswith("gw0.results: No space left on device")
+    assert "--write-known-failures: not written: not all that was found is known" in done.lines
+    assert not known.exists()
+    assert len(json.loads((tmp_path / "reports" / "summary.json").read_text())["reports"]) == (host is not None)
+
+
+def test_a_disk_without_room_for_what_workers_tell_first_is_refused(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    words = ("-k", "test_dcp_slots_exist", "-n", "1", "--report-dir", str(tmp_path / "reports"))
+    command = ["env", f"TMPDIR={disk}", sys.executable, "-m", "pytest", "conformance", *words]
+    done = run_(*on_a_disk(disk, "small", command))
+    assert done.status == USAGE_ERROR, done.output
+    (said,) = (line for line in done.lines if line.startswith("ERROR: "))
+    assert re.fullmatch(r"ERROR: -n: cannot write .*/gw0\.results: No space left on device", said)
 
 
 def test_a_run_that_is_ended_reports_what_its_workers_have_found(run: Callable[..., Run], tmp_path: Path) -> None:  # noqa: F811

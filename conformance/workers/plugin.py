@@ -11,6 +11,7 @@ import signal
 import tempfile
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Generator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -40,15 +41,20 @@ from conformance.workers.order import cost
 from conformance.workers.places import Place, TooManyError, most, places
 from conformance.workers.pulse import Line, Pulse, Pulses
 from conformance.workers.results import Results
+from reference.fields import printable
 from reports.summary import specialization_id
 
 _GIVEN = "conformance"
 """What the controller gives a worker, among what pytest-xdist gives it."""
 _SHOWN = "conformance"
 """Of a test report on its way to the controller: what the suite found."""
+_ENDED = "conformance"
+"""Of what pytest-xdist brings from a worker that has ended: why it refused, and why its results are not there."""
 _CONTROLLER = "conformance-controller"
 PATIENCE = 4.0
 """Seconds that workers get to write what they have when a run is ended: it has five in all."""
+_LAST = 0.5
+"""Seconds that they get after that, when all is written, before pytest-xdist kills those that are still there."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -121,6 +127,8 @@ class Controller:
         self.engine = Engine(lane, options.of_run(config, lane))
         self._line = Line(self.folder, len(self.places))
         self._collected = 0
+        self._down: set[str] = set()
+        self._ran: defaultdict[str, set[str]] = defaultdict(set)  # tests that have ended, by the name of their worker
         self._showing = ExitStack()
         self._ticker: Ticker | None = None
 
@@ -152,9 +160,18 @@ class Controller:
         """All workers refuse what one does; its words are the run's. One that died is doing nothing any more."""
         if error is not None:
             (self.folder / f"{node.gateway.id}.pulse").unlink(missing_ok=True)
-        told = self._results_of(node)
-        if told is not None and told.refused:
-            raise pytest.UsageError(told.refused)
+        told, output = self._results_of(node), getattr(node, "workeroutput", {})
+        refused, unwritten = output.get(_ENDED, ("", ""))
+        if refused:
+            raise pytest.UsageError(refused)
+        kept = told.tests if told is not None else 0
+        is_last = error is not None or (told is not None and told.ended)
+        if node.gateway.id not in self._down and (kept < len(self._ran[node.gateway.id]) or not is_last):
+            why = f": {unwritten}" if unwritten else ""
+            self.config.stash[gate.LOST].append(
+                f"-n: not all that worker {node.gateway.id} did and found is counted here, so this run fails{why}"
+            )
+        self._down.add(node.gateway.id)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
@@ -187,6 +204,8 @@ class Controller:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """A failure is the run's as soon as its test has ended, whatever becomes of its worker."""
+        if report.when == "teardown":
+            self._ran[report.node.gateway.id].add(report.nodeid)
         if isinstance(report.longrepr, Shown):
             recorder = self.config.stash[RECORDER]
             for each in report.longrepr.recorded:
@@ -200,6 +219,9 @@ class Controller:
         """Before anybody looks at what was found. Workers of a run that was ended are ended."""
         if exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED):
             _end(self.folder)
+            distributed = self.config.pluginmanager.getplugin("dsession")
+            if distributed is not None and distributed.nodemanager is not None:
+                distributed.nodemanager.EXIT_TIMEOUT = _LAST
         if ENGINE not in self.config.stash:
             return
         found, stash = results.together(results.read(self.folder)), self.config.stash
@@ -260,14 +282,18 @@ class Worker:
         self.folder, self.name = Path(given["folder"]), str(given["name"])
         self.place = config.stash[PLACE] = Place.from_json(given["place"])
         self.place.take()
-        self._compiling = os.open(self.folder / "compiling", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        try:
+            self._compiling = os.open(self.folder / "compiling", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        except FileNotFoundError:  # the folder goes with the run, which was ended before this process was there
+            os._exit(pytest.ExitCode.INTERRUPTED)
         fcntl.lockf(self._compiling, fcntl.LOCK_EX, 1, self.place.number)
         config.stash[COMPILED] = self._compiled
         config.stash[progress.COMPILING] = self._compiles
         self._is_alone = True
         self._pulse = Pulse()
         self._before = self._weight = 0
-        self._refused = ""
+        self._refused = self._unwritten = ""
+        self._tests = 0
         self._pulses = Pulses(self.folder / f"{self.name}.pulse", self._now)
         if threading.current_thread() is threading.main_thread():
             # Ctrl-C reaches the whole group, and the controller ends its workers too: that is one interrupt.
@@ -285,9 +311,11 @@ class Worker:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Before the controller is told of it."""
+        """Before the controller is told of it, which reads what there is to test."""
         self._pulse.expected = sum(map(progress.weight_of, session.items))
         self._write()
+        if self._unwritten:
+            raise pytest.UsageError(f"-n: {self._unwritten}")
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
@@ -313,18 +341,19 @@ class Worker:
             else:  # it had nothing to run
                 self._pulse.left_out += self._weight
             self._pulse.test, self._weight = "", 0
+            self._tests += 1
             self._write()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
         self._write(ended=True)
+        self.config.workeroutput[_ENDED] = (self._refused, self._unwritten)  # type: ignore[attr-defined]
 
     def _refusing(self) -> Generator[None, object, object]:
         try:
             return (yield)
         except pytest.UsageError as error:
             self._refused = str(error)
-            self._write()
             raise
 
     def _compiles(self, done: int, total: int) -> None:
@@ -369,9 +398,11 @@ class Worker:
         )
 
     def _write(self, ended: bool = False) -> None:
-        """Tell what there is so far. Where it cannot be written, the reports of tests still reach the controller."""
+        """Tell what there is so far. Where it cannot be written, what the reports of tests say still reaches the
+        controller, and at the end that the rest does not.
+        """
         stash = self.config.stash
-        told = Results(refused=self._refused, ended=ended)
+        told = Results(tests=self._tests, ended=ended)
         if ENGINE in stash:
             engine, recorder, accepted = stash[ENGINE], stash[RECORDER], stash[ACCEPTED]
             told.entries, told.said = engine.entries(), stash.get(SAID, {})
@@ -380,8 +411,13 @@ class Worker:
             told.outcomes, told.met = accepted.by_place(), accepted.met
             told.found, told.tested = stash[gate.FOUND], stash[gate.TESTED]
             told.concerned, told.vanished = stash[gate.CONCERNED], stash[gate.VANISHED]
-        with suppress(OSError):
-            told.write(self.folder / f"{self.name}.results")
+        file = self.folder / f"{self.name}.results"
+        try:
+            told.write(file)
+        except OSError as error:
+            self._unwritten = f"cannot write {printable(file)}: {error.strerror or error}"
+        else:
+            self._unwritten = ""  # all is in the last one
 
 
 def _number_of_workers(config: pytest.Config) -> int:

@@ -6,6 +6,7 @@ import os
 import pickle
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,14 @@ from reports.coverage import Coverage
 
 @dataclass(slots=True)
 class Results:
-    """``refused``: why the worker has not begun. ``entries``: what its subjects have, ``said`` what it said of
+    """``tests``: how many of the worker's it holds. ``entries``: what its subjects have, ``said`` what it said of
     compiling them, ``tested`` and ``concerned`` the subjects of its tests that ran and of all that it collected,
     ``vanished`` the complaints about entry points that are not there. The rest is as the parts of a run have it;
     ``outcomes`` and ``met`` are of known failures, by their place. ``ended``: there is nothing more to come.
     """
 
     pid: int = field(default_factory=os.getpid)
-    refused: str = ""
+    tests: int = 0
     entries: list[EntryPoint] = field(default_factory=list)
     said: dict[str, str] = field(default_factory=dict)
     tallies: dict[str, Tally] = field(default_factory=dict)
@@ -46,8 +47,13 @@ class Results:
     def write(self, file: Path) -> None:
         """Over what was there. Raises OSError when that cannot be done."""
         part = file.with_suffix(".part")
-        part.write_bytes(pickle.dumps(self))
-        part.replace(file)
+        try:
+            part.write_bytes(pickle.dumps(self))
+            part.replace(file)
+        except OSError:
+            with suppress(OSError):
+                part.unlink()  # half of it would take the room that somebody else needs
+            raise
 
 
 def read(folder: Path) -> list[Results]:

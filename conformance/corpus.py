@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from conformance.saved import SavedCase, of_document
+from conformance.saved import Asked, SavedCase, of_document
 from conformance.subjects.entry import EntryPoint
 from conformance.subjects.launching import Settings
 from reference.case import Case, CaseError, Launch
@@ -93,9 +93,17 @@ class Corpus:
                 self._problem(case.file, error)
         return found
 
-    def add(self, entry: EntryPoint, case: Case, launch: Launch, settings: Settings, reported: bool = False) -> None:
+    def add(
+        self,
+        entry: EntryPoint,
+        case: Case,
+        launch: Launch,
+        settings: Settings,
+        asked: Asked | None = None,
+        reported: bool = False,
+    ) -> None:
         """Keep a failing case of ``entry``. The same one has the same file, whoever finds it."""
-        self.keep(json_lines(_document([entry.name], case, launch, settings)), reported)
+        self.keep(json_lines(_document([entry.name], case, launch, settings, asked)), reported)
 
     def keep(self, text: str, reported: bool = False) -> None:
         """The same for the text of a file, as ``add`` writes it. ``reported``: a report of the failure is there."""
@@ -114,6 +122,9 @@ class Corpus:
         found: list[Path] = []
         for folder, folders, names in os.walk(self.folder, onerror=self._unreadable):
             folders.sort()
+            for each in (Path(folder) / name for name in folders):
+                if each.is_symlink():  # it may lead anywhere, to / for example
+                    self._problem(each, "a link to a folder, which is not followed")
             found += [Path(folder) / name for name in sorted(names) if name.endswith(".json") and name[0] != "."]
             if len(found) > MOST_FILES:
                 self._problem(self.folder, f"more than {MOST_FILES:,} files; the first are replayed, no others")
@@ -146,7 +157,7 @@ def name_of(entry: EntryPoint, saved: SavedCase) -> str:
 
 def text_of(saved: SavedCase) -> str:
     """A file of this case alone, the same whatever else is in the file that it was read from."""
-    return json_lines(_document(saved.entry_points, saved.case, saved.launch, saved.settings))
+    return json_lines(_document(saved.entry_points, saved.case, saved.launch, saved.settings, saved.asked))
 
 
 def file_name(text: str) -> str:
@@ -163,12 +174,22 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _document(names: Sequence[str], case: Case, launch: Launch, settings: Settings | None) -> dict[str, object]:
+def _document(
+    names: Sequence[str], case: Case, launch: Launch, settings: Settings | None, asked: Asked | None
+) -> dict[str, object]:
     """What ``--replay`` takes. No word of who found it, and on what: the same case is the same file."""
     document: dict[str, object] = {"entry_points": list(names)} if names else {}
     document |= {"case": case.to_json(), "launch": launch.to_json()}
     if settings is not None and not launch.constants:  # which constants a kernel is given says it too
         document["settings"] = asdict(settings)
+    if asked is not None:
+        document["property"] = {
+            "name": asked.property.name,
+            "choice": asked.choice,
+            "case": asked.case.to_json(),
+            "launch": asked.launch.to_json(),
+            "settings": asdict(asked.settings),
+        }
     return document
 
 

@@ -15,6 +15,7 @@ from conformance.corpus import Corpus
 from conformance.engine import Engine
 from conformance.outside import BoundaryFailure, Outside, outside
 from conformance.properties.upheld import PropertyFailure
+from conformance.saved import Asked
 from conformance.subjects.binding import bind
 from conformance.verdicts import ConformanceFailure
 from reference.fields import printable
@@ -101,8 +102,8 @@ class Recorder:
             except ReportError as error:  # the finding itself must not be lost
                 done = Recorded(report, file, problem=str(error))
         if self.corpus is not None and file not in self.recorded:
-            found = failed.finding
-            self.corpus.add(found.entry, report.case, report.launch, found.settings, reported=not done.problem)
+            found, asked = failed.finding, _asked(failed)
+            self.corpus.add(found.entry, report.case, report.launch, found.settings, asked, reported=not done.problem)
         return self.recorded.setdefault(file, done)
 
     def record_outside(self, engine: Engine, nodeid: str, failed: BoundaryFailure) -> Outside:
@@ -150,7 +151,13 @@ class Recorder:
         failures = Counter(each.entry_point for each in self.recorded.values())
         failures.update(each.entry_point for each in self.outside.values())
         tallies = {
-            name: summary.Tally(tally.cases, len(tally.specializations), failures[name], tally.compared)
+            name: summary.Tally(
+                tally.cases,
+                len(tally.specializations),
+                failures[name],
+                tally.compared,
+                tally.unsupported.total(),
+            )
             for name, tally in engine.tallies.items()
         }
         result = self.result = summary.Summary(
@@ -176,3 +183,11 @@ class Recorder:
         except ReportError as error:
             lines.append(str(error))
         return lines
+
+
+def _asked(failed: ConformanceFailure) -> Asked | None:
+    """What has to be asked again to see it: the case alone may pass."""
+    if not isinstance(failed, PropertyFailure):
+        return None
+    broken = failed.broken
+    return Asked(broken.property, broken.case, broken.launch, broken.settings, broken.choice)

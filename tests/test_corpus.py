@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,14 +14,19 @@ import pytest
 
 from conformance import corpus as corpora
 from conformance import corpus_run, options
-from conformance.corpus import Corpus, kind_of, name_of
+from conformance.corpus import Corpus, kind_of, name_of, text_of
+from conformance.properties import ALL as PROPERTIES
+from conformance.properties import by_name
+from conformance.saved import Asked, SavedCase
 from conformance.stash import CORPUS
 from conformance.subjects.entry import EntryPoint
 from conformance.subjects.launching import Settings
+from conformance.test_corpus import test_case_of_the_corpus_agrees as corpus_test
 from reference.case import Case, ContextParallel, Group, Launch
 from strategies.declaration import Declaration
 from tests.commands import Done, pytest_, together
-from tests.faults.catalogue import by_name, write_variant
+from tests.faults.catalogue import by_name as fault
+from tests.faults.catalogue import write_variant
 
 PARAMETERS = ("req_indices", "positions", "block_table", "slot_mapping", "block_size", "kv_cache_block_size", "pad_id")
 ENTRY = EntryPoint("kernels", "1", "dcp", "f", "dcp", "", 1, PARAMETERS, (), Declaration(frozenset(), frozenset()))
@@ -107,6 +113,53 @@ def test_the_same_case_in_several_files_is_replayed_once(tmp_path: Path) -> None
     (tmp_path / "artifact").mkdir()
     shutil.copy(file, tmp_path / "artifact")
     assert len(Corpus(tmp_path).cases()) == 1
+
+
+ASKED = Asked(by_name("slots lead back"), RING, Launch(), Settings(), 3)
+
+
+def test_a_property_that_did_not_hold_is_asked_again(tmp_path: Path) -> None:
+    Corpus(tmp_path).add(ENTRY, CASE, Launch(), Settings(), ASKED)
+    (file,) = tmp_path.iterdir()
+    (saved,) = Corpus(tmp_path).cases()
+    assert saved.asked == ASKED
+    assert text_of(saved) == file.read_text()
+    report = json.loads(file.read_text())
+    report["property"] |= {"statement": "", "message": "", "launches": []}  # as in the report of a failure
+    (tmp_path / "report.json").write_text(json.dumps({"schema": 2, **report}))
+    added(tmp_path)  # the same case without it is another
+    assert [case.asked for case in Corpus(tmp_path).cases()].count(ASKED) == 1
+    assert len(Corpus(tmp_path).cases()) == 2
+    calls = asked_of(saved, ENTRY)
+    assert calls == [ASKED, saved.drawn(ENTRY)]
+
+
+def test_a_property_that_says_nothing_of_an_entry_point_is_not_asked(tmp_path: Path) -> None:
+    of_some = next(each for each in PROPERTIES if each.features)
+    Corpus(tmp_path).add(ENTRY, CASE, Launch(), Settings(), replace(ASKED, property=of_some))
+    (saved,) = Corpus(tmp_path).cases()
+    assert asked_of(saved, ENTRY) == [saved.drawn(ENTRY)]
+
+
+def asked_of(saved: SavedCase, entry: EntryPoint) -> list[object]:
+    """What the test of the corpus asks."""
+    calls = list[object]()
+    target = SimpleNamespace(entry=entry, upholds_saved=calls.append, agrees_on=calls.append)
+    corpus_test(target, saved)  # type: ignore[arg-type]
+    return calls
+
+
+def test_a_link_to_a_folder_is_named_and_not_followed(tmp_path: Path) -> None:
+    added(tmp_path / "corpus")
+    added(tmp_path / "elsewhere", RING)
+    (tmp_path / "corpus" / "linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "corpus" / "round").symlink_to(tmp_path / "corpus")
+    corpus = Corpus(tmp_path / "corpus")
+    assert [saved.case for saved in corpus.cases()] == [CASE]
+    said = "not replayed: a link to a folder, which is not followed"
+    assert corpus.problems == [f"{tmp_path}/corpus/{name}: {said}" for name in ("linked", "round")]
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")  # the folder itself may be one
+    assert [saved.case for saved in Corpus(tmp_path / "link").cases()] == [RING]
 
 
 def test_what_is_no_case_is_named_and_the_rest_is_there(tmp_path: Path) -> None:
@@ -212,7 +265,7 @@ def test_workers_are_given_what_the_controller_has_read_and_tell_what_they_have_
 
 @pytest.fixture(scope="module")
 def wrong(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_variant(by_name("row-end-unguarded"), tmp_path_factory.mktemp("wrong"))
+    return write_variant(fault("row-end-unguarded"), tmp_path_factory.mktemp("wrong"))
 
 
 @pytest.fixture(scope="module")

@@ -268,7 +268,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
     sources = [write_variant(fault, folder / fault.name) for fault in faults]
     options = "conformance/test_properties.py -k dcp --hypothesis-seed 3 --max-examples 800".split()
     commands: list[list[str | Path]] = [
-        [*options, "--source", source, "--report-dir", source / "reports", *more]
+        [*options, "--source", source, "--report-dir", source / "reports", "--corpus", source / "corpus", *more]
         for source, more in zip(sources, (["conformance/test_dcp.py"], []), strict=True)
     ]
     found = {}
@@ -284,6 +284,8 @@ def test_what_the_oracle_does_not_see_is_reported_with_the_property(runs: dict[s
     ran = runs[KEEPS_SLOTS.name]
     assert "1 failed, 2 passed" in ran.done.output, ran.done.tail  # the comparison with the oracle is one of the two
     (report,), (page,) = ran.reports, ran.pages
+    (kept,) = (json.loads(file.read_text())["property"] for file in (ran.source / "corpus").iterdir())
+    assert kept == {name: report["property"][name] for name in kept}
     assert report["property"]["name"] == "contents of the output"
     assert report["verdict"]["kind"] == "mismatch"
     assert report["case"]["num_tokens"] == 1

@@ -71,12 +71,15 @@ class Options:
 
 @dataclass(slots=True)
 class Tally:
-    """What one entry point was given so far; ``compared``: of how many cases there was an output to compare."""
+    """What one entry point was given so far; ``compared``: of how many cases there was an output to compare.
+    ``unsupported``: launches that the lane could not do, by its reason; they are no cases.
+    """
 
     cases: int = 0
     compared: int = 0
     specializations: set[object] = field(default_factory=set)
     verdicts: Counter[str] = field(default_factory=Counter)
+    unsupported: Counter[str] = field(default_factory=Counter)
 
 
 class Engine:
@@ -198,10 +201,13 @@ class Engine:
     def _counted(self, finding: Finding) -> Finding:
         entry, launch = finding.entry, finding.launch
         tally = self.tallies.setdefault(entry.id, Tally())
+        tally.verdicts[finding.verdict.kind] += 1
+        if finding.verdict.kind == v.UNSUPPORTED:
+            tally.unsupported[finding.verdict.detail] += 1
+            return finding
         tally.cases += 1
         tally.compared += bool(finding.actual)
         tally.specializations.add((launch.output_dtype, tuple(launch.constants.items())))
-        tally.verdicts[finding.verdict.kind] += 1
         return finding
 
 

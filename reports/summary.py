@@ -17,13 +17,14 @@ NOT_RUN = "not run"
 @dataclass(frozen=True, slots=True)
 class Tally:
     """What one entry point went through: cases run, specializations compiled, failures that differ from one another,
-    and of how many cases there was an output to compare.
+    of how many cases there was an output to compare, and launches that the lane could not do, which are no cases.
     """
 
     cases: int
     specializations: int
     failures: int
     compared: int = 0
+    unsupported: int = 0
 
     def to_json(self) -> dict[str, int]:
         return asdict(self)
@@ -99,6 +100,10 @@ class Summary:
         return sum(tally.failures for tally in self.entry_points.values())
 
     @property
+    def unsupported(self) -> int:
+        return sum(tally.unsupported for tally in self.entry_points.values())
+
+    @property
     def seconds_total(self) -> float:
         """Seconds of all machines together."""
         return sum(run.seconds for run in self.runs) if self.runs else self.seconds
@@ -106,10 +111,12 @@ class Summary:
     def line(self) -> str:
         """The run in one line."""
         known = sum(each.status == STILL_FAILS for each in self.known_failures)
+        given = sum(bool(tally.cases or not tally.unsupported) for tally in self.entry_points.values())
         return (
             f"{', '.join(self.subjects)} on lane {self.lane}: {_count(self.cases, 'case')} "
-            f"of {_count(len(self.entry_points), 'entry point')}, {_count(self.specializations, 'specialization')}, "
-            f"{_count(self.failures, 'failure')}{f' and {known:,} known' if known else ''}, {self.seconds:.1f} s"
+            f"of {_count(given, 'entry point')}, {_count(self.specializations, 'specialization')}, "
+            f"{_count(self.failures, 'failure')}{f' and {known:,} known' if known else ''}, "
+            f"{f'{self.unsupported:,} unsupported, ' if self.unsupported else ''}{self.seconds:.1f} s"
             f"{f' ({len(self.runs):,} runs, {self.seconds_total:.1f} s together)' if self.runs else ''}"
         )
 
@@ -122,6 +129,7 @@ class Summary:
             "cases": self.cases,
             "specializations": self.specializations,
             "failures": self.failures,
+            "unsupported": self.unsupported,
             "seconds": round(self.seconds, 3),
             "seconds_total": round(self.seconds_total, 3),
             "entry_points": {name: tally.to_json() for name, tally in self.entry_points.items()},

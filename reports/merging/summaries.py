@@ -24,8 +24,10 @@ def together(found: Sequence[tuple[str, Summary]], failures: Mapping[str, int]) 
     for name in names:
         had = [each.entry_points[name] for each in summaries if name in each.entry_points]
         specializations = max(len(compiled[name]), *(tally.specializations for tally in had))
-        cases, compared = (sum(getattr(tally, key) for tally in had) for key in ("cases", "compared"))
-        tallies[name] = Tally(cases, specializations, failures.get(name, 0), compared)
+        cases, compared, unsupported = (
+            sum(getattr(tally, key) for tally in had) for key in ("cases", "compared", "unsupported")
+        )
+        tallies[name] = Tally(cases, specializations, failures.get(name, 0), compared, unsupported)
     seeds = {each.seed for each in summaries}
     return Summary(
         subjects=_union(each.subjects for each in summaries),
@@ -104,7 +106,7 @@ def _of_document(document: Mapping[str, Any]) -> Summary:
         entry_points={
             str(name): Tally(
                 **{key: _count_of(tally, key) for key in ("cases", "specializations", "failures")},
-                compared=_count_of({"compared": 0} | tally, "compared"),
+                **{key: _count_of({key: 0} | tally, key) for key in ("compared", "unsupported")},
             )
             for name, tally in document["entry_points"].items()
         },

@@ -1,15 +1,21 @@
-"""Writing into the report folder: whole files or none, and one clear error when the folder cannot be written."""
+"""Writing into the report folder: whole files or none, and one clear error when the folder cannot be written; and
+reading what somebody else has put into one.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import stat
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from reference.fields import printable
+from reference.fields import CaseError, printable
 
+MOST_BYTES = 64 << 20
+"""Of a file that is read."""
 _PROBE = 1 << 16  # bytes; a file of none can be made on a disk that is full
 
 
@@ -32,6 +38,44 @@ def write_text(path: Path, text: str) -> Path:
             part.unlink(missing_ok=True)
         raise ReportError(f"cannot write {printable(path)}: {error.strerror or error}") from error
     return path
+
+
+def remove(path: Path) -> None:
+    """Take away what an earlier run has left, if it has. Raises ReportError."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise ReportError(f"cannot remove {printable(path)}: {error.strerror or error}") from error
+
+
+def read_bytes(path: Path) -> bytes:
+    """What is in a file of a folder that others have filled. Raises CaseError: also for what is no file, which to open
+    could mean to wait for ever, or of which there is no end.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise CaseError("it is no regular file")
+            with open(descriptor, "rb", closefd=False) as file:
+                data = file.read(MOST_BYTES + 1)
+        finally:
+            os.close(descriptor)
+    except CaseError:
+        raise
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL in it
+        raise CaseError(str(getattr(error, "strerror", None) or error)) from None
+    if len(data) > MOST_BYTES:
+        raise CaseError(f"more than {MOST_BYTES >> 20} MiB")
+    return data
+
+
+def read_text(path: Path) -> str:
+    """The same as UTF-8."""
+    try:
+        return read_bytes(path).decode()
+    except UnicodeDecodeError as error:
+        raise CaseError(f"not UTF-8: {error.reason} at byte {error.start}") from None
 
 
 def unwritable(folder: Path) -> str | None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +15,9 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from reference.case import Launch
+from reference.fields import CaseError
 from reference.verdict import CRASH, Verdict
-from reports import coverage, failure, summary
+from reports import coverage, failure, files, summary
 from reports.__main__ import main
 from reports.diagnosis import UNKNOWN, Diagnosis
 from reports.failure import FailureReport
@@ -21,6 +25,7 @@ from reports.files import json_lines, write_text
 from reports.merging import junit, merge
 from reports.merging.counts import added
 from reports.summary import NOT_RUN, STILL_FAILS, Known, Summary, Tally
+from tests.commands import ROOT
 from tests.test_coverage import CASE as DRAWN
 from tests.test_coverage import LAUNCH as BOUND
 from tests.test_reports import CASE, REPORT
@@ -251,6 +256,51 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_merged(
     # A failure that a run has counted is counted, whether its file can be read or not.
     assert found["failures"] == (1 if name == "summary.json" else 2)
     assert (tmp_path / "all" / "index.html").exists()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "endless"])
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path, kind: str) -> None:
+    """A merge that opened the one would wait for ever, and one that read the other too."""
+    names = ["summary.json", "coverage.json", "audit.json", "junit.xml"]
+    names += [f"{REPORT.name}.{ending}" for ending in ("json", "md", "py")]
+    bad = [folder_of(tmp_path / str(number), REPORT) / name for number, name in enumerate(names)]
+    for file in bad:
+        file.unlink(missing_ok=True)
+        if kind == "pipe":
+            os.mkfifo(file)
+        else:
+            file.symlink_to("/dev/zero")
+    script = "import sys; from reports.__main__ import main\n"
+    script += "for each in sys.argv[2:]: assert main(['merge', '--into', sys.argv[1], each]) == 1"
+    words = [str(tmp_path / "all"), *(str(file.parent) for file in bad)]
+    done = subprocess.run([sys.executable, "-c", script, *words], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    said = [line for line in done.stderr.splitlines() if line.startswith("warning: ")]
+    assert len(said) == len(bad)
+    for file, line in zip(bad, said, strict=True):
+        assert line.startswith(f"warning: {file}: ")
+        assert line.endswith("it is no regular file")
+
+
+def test_a_file_without_end_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_bytes(b"12345")
+    monkeypatch.setattr(files, "MOST_BYTES", 5)
+    assert files.read_text(tmp_path / "file") == "12345"
+    monkeypatch.setattr(files, "MOST_BYTES", 4)
+    with pytest.raises(CaseError, match="more than 0 MiB"):
+        files.read_bytes(tmp_path / "file")
+
+
+@pytest.mark.parametrize("name", ["audit.json", "coverage.json", junit.NAME])
+def test_what_an_earlier_merge_has_left_is_not_of_these_runs(tmp_path: Path, name: str) -> None:
+    one, two = folder_of(tmp_path / "1"), folder_of(tmp_path / "2")
+    (one / "audit.json").write_text('{"schema": 1}')
+    (one / "results.xml").write_text(XML.format(name="t"))
+    (two / "coverage.json").unlink()
+    merge(tmp_path / "all", [one])
+    assert (tmp_path / "all" / name).exists()
+    assert not merge(tmp_path / "all", [two]).problems
+    assert not (tmp_path / "all" / name).exists()
 
 
 def test_folders_that_are_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from reference.fields import CaseError, printable
 from reports import page
 from reports.diagnosis import UNKNOWN, Diagnosis
 from reports.failure import moved
-from reports.files import ReportError, json_lines, write_text
+from reports.files import ReportError, json_lines, read_text, remove, write_text
 from reports.merging import counts, junit
 from reports.merging.reading import Folder, Found, read
 from reports.merging.summaries import missing_shards, together
@@ -55,12 +55,11 @@ def merge(into: Path, paths: Iterable[Path]) -> Merged:
         outside_the_contract=tuple(str(_copied(each, into, taken, done.problems)) for each in outside),
     )
     suites = [each for folder in folders for each in folder.suites]
-    if suites:
-        write_text(into / junit.NAME, junit.text_of(suites))
-    _write_coverage(into, folders, done.problems)
+    _write(into / junit.NAME, junit.text_of(suites) if suites else None)
+    drawn = _coverage(folders, done.problems)
+    _write(into / "coverage.json", json_lines(drawn) if drawn is not None else None)
     audits = [folder.audit for folder in folders if isinstance(folder.audit, Mapping)]
-    if audits:
-        write_text(into / "audit.json", json_lines(audits[0]))
+    _write(into / "audit.json", json_lines(audits[0]) if audits else None)
     write(done.summary, into)
     missing = missing_shards(done.summary.runs)
     if missing:
@@ -132,15 +131,23 @@ def _copied(found: Found, into: Path, taken: set[str], problems: list[str]) -> P
         beside = found.file.with_suffix(ending)
         if beside.exists():
             try:
-                text = beside.read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as error:
+                text = read_text(beside)
+            except CaseError as error:
                 problems.append(f"{printable(beside)}: cannot be read: {error}")
             else:
                 write_text(target.with_suffix(ending), moved(text, found.named, target))
     return target
 
 
-def _write_coverage(into: Path, folders: Iterable[Folder], problems: list[str]) -> None:
+def _write(path: Path, text: str | None) -> None:
+    """None: these runs have no such file, and what an earlier merge has left there is not theirs."""
+    if text is None:
+        remove(path)
+    else:
+        write_text(path, text)
+
+
+def _coverage(folders: Iterable[Folder], problems: list[str]) -> dict[str, Any] | None:
     """What all runs have drawn; one whose counts cannot be added to the others' is left out."""
     total: dict[str, Any] | None = None
     for folder in folders:
@@ -150,8 +157,7 @@ def _write_coverage(into: Path, folders: Iterable[Folder], problems: list[str]) 
             total = counts.added([folder.coverage] if total is None else [total, folder.coverage])
         except CaseError as error:
             problems.append(f"{printable(folder.path / 'coverage.json')}: {error}")
-    if total is not None:
-        write_text(into / "coverage.json", json_lines(total))
+    return total
 
 
 __all__ = ["Merged", "ReportError", "merge"]

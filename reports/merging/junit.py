@@ -7,6 +7,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 from reference.fields import CaseError, printable, shown
+from reports.files import read_bytes
 
 NAME = "junit.xml"
 _OF_PYTEST = "pytest"
@@ -16,11 +17,11 @@ _OF_PYTEST = "pytest"
 def suites(file: Path, folder: str) -> list[ET.Element]:
     """The suites in ``file``, those that pytest has named with the name of their ``folder``. Raises CaseError."""
     try:
-        root = ET.parse(file).getroot()
-    except ET.ParseError as error:
+        root = ET.fromstring(read_bytes(file))
+    except CaseError:
+        raise
+    except (ET.ParseError, LookupError, ValueError) as error:  # the latter two: an encoding that Python does not have
         raise CaseError(f"not XML: {error}") from None
-    except OSError as error:
-        raise CaseError(f"{error.strerror or error}") from None
     if root.tag not in ("testsuites", "testsuite"):
         raise CaseError(f"not JUnit XML: its root element is {shown(root.tag)}")
     found = [root] if root.tag == "testsuite" else root.findall("testsuite")

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from reference.fields import CaseError, printable, read_json, shown
+from reference.fields import CaseError, parse_json, printable, shown
 from reports import coverage, failure
+from reports.files import read_text
 from reports.merging.junit import suites
 from reports.merging.summaries import of_document
 from reports.summary import Summary
@@ -48,7 +49,7 @@ def read(path: Path) -> Folder:
         raise CaseError(f"{printable(path)}: {'is no folder' if path.exists() else 'there is no such folder'}")
     file = path / "summary.json"
     try:
-        found = Folder(path, of_document(read_json(file)))
+        found = Folder(path, of_document(parse_json(read_text(file))))
     except CaseError as error:
         raise CaseError(_once(file, error)) from None
     found.failures = list(_reports(found, found.summary.reports, _is_failure))
@@ -73,7 +74,7 @@ def _reports(found: Folder, names: tuple[str, ...], check: Any) -> Iterator[Foun
     for name in names:
         file = found.path / Path(name).name
         try:
-            report = read_json(file)
+            report = parse_json(read_text(file))
             check(report)
             assert isinstance(report, dict)
             yield Found(file, name, report)
@@ -103,7 +104,7 @@ def _has(report: object, schemas: range | None, **fields: type) -> None:
 
 
 def _object(file: Path, schema: int | None) -> Mapping[str, Any]:
-    document = read_json(file)
+    document = parse_json(read_text(file))
     _has(document, None if schema is None else range(1, schema + 1))
     assert isinstance(document, dict)
     return document

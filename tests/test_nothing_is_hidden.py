@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -53,6 +55,51 @@ def test_a_test_that_is_not_supported_is_a_skip_with_its_reason(tmp_path: Path) 
         suite(tmp_path, "conformance/test_dcp.py", *arguments, "--require", "dcp").returncode
         == pytest.ExitCode.TESTS_FAILED
     )
+
+
+_REFUSED = """\
+    if {condition}:
+        from conformance.lanes.errors import Unsupported
+        raise Unsupported("a thing of tomorrow")
+"""
+
+
+def _with_what_the_lane_cannot(folder: Path, condition: str) -> Path:
+    """These kernels, of which the lane cannot do what v1's host launches where ``condition`` is true."""
+    shutil.copytree(ROOT / "kernels", folder / "kernels", ignore=shutil.ignore_patterns("__pycache__"))
+    file = folder / "kernels" / "slot_mapping.py"
+    before, line, after = file.read_text(encoding="utf-8").partition("    row_stride = block_table.stride(0)")
+    assert line
+    file.write_text(before + _REFUSED.format(condition=condition) + line + after, encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("condition", "chosen", "options"),
+    [
+        pytest.param("True", "(v1_host and test_host_plain) or test_dcp_slots", (), id="beside-plain-torch"),
+        pytest.param("num_tokens > 2", "v1_host and test_host_plain", ("--require", "v1_host"), id="in-part"),
+    ],
+)
+def test_kernels_that_the_lane_cannot_run_to_their_end_are_never_green(
+    condition: str, chosen: str, options: tuple[str, ...], tmp_path: Path
+) -> None:
+    source = _with_what_the_lane_cannot(tmp_path, condition)
+    few = ("--source", str(source), "--max-examples", "20", "--compile-budget", "4", "--hypothesis-seed", "1")
+    done = suite(tmp_path, "conformance", "--lane", "lowered", "-k", chosen, *few, *options)
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout
+    assert "kernels.v1_host: the lane could run no test of it to its end, so this run fails" in done.stdout
+    assert re.search(r"unsupported on lane lowered: kernels\.v1_host, .*: a thing of tomorrow", done.stdout)
+    written = json.loads((tmp_path / "reports" / "summary.json").read_text(encoding="utf-8"))
+    assert (written["failures"], written["entry_points"]["kernels.v1_host"]["unsupported"]) == (
+        0,
+        written["unsupported"],
+    )
+    assert written["unsupported"] > 0
+    assert f"0 failures, {written['unsupported']} unsupported, " in done.stdout
+    assert (written["entry_points"]["kernels.v1_host"]["cases"] > 0) == bool(options)
+    page = (tmp_path / "reports" / "index.html").read_text(encoding="utf-8")
+    assert f"<dt>unsupported</dt><dd>{written['unsupported']}</dd>" in page
 
 
 @pytest.mark.parametrize(

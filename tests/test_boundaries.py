@@ -107,8 +107,8 @@ MISTAKES = (
         wrong(
             "stride-not-looked-at",
             WINDOW,
-            "tl.minimum(row_stride - base, BLOCK_TABLE_WINDOW_SIZE)",
-            "BLOCK_TABLE_WINDOW_SIZE",
+            "tl.minimum(wide_block_size * row_stride - 1, NOTHING_PENDING)",
+            "NOTHING_PENDING",
         ),
         "mismatch",
     ),

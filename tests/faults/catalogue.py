@@ -323,7 +323,7 @@ CATALOGUE: tuple[Fault, ...] = (
         "ranks share the kernel block where they share the allocated one (vllm-ascend PR 10442)",
         DCP,
         (("virtual_block_size = geometry.kv_cache_block_size * size", "virtual_block_size = b * size"),),
-        ("virtual block",),
+        ("virtual block", "refused"),  # its own validation, when that is asked for, meets columns that are not there
     ),
     Fault(
         "torch-foreign-tokens-looked-up",

@@ -308,6 +308,53 @@ def test_a_program_of_another_shape_is_refused(masked_program: str, edit: Edit, 
         program.rewritten(edit(masked_program), "masked", library.check_call)
 
 
+_HINTED = "%a = arith.addi %x, %y {DiscreteMemAccess, hivm.unlikely_condition} : i32"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("%a = arith.addi %x, %y : i32", None),
+        (_HINTED, None),
+        ("%a = arith.addi %x, %y {foo, bar = 1 : i32} : i32", "attribute of arith.addi"),
+        ("%a = arith.addi %x, %y {DiscreteMemAccess, bar = 1 : i32} : i32", "attribute of arith.addi"),
+        ('%a = arith.addi %x, %y {"q" = 1 : i32} : i32', "attribute of arith.addi"),
+        ("%a = arith.addi %x, %y {foo = {bar = 1}} : i32", "attribute of arith.addi"),
+        ("%a = arith.addf %x, %y fastmath<fast> : f32", "attribute of arith.addf"),
+        ("%a, %b = arith.addui_extended %x, %y : i32, i1", "operation arith.addui_extended"),
+        ('annotation.mark %x {overflow_mode = "trunc"} : i32', "attribute of annotation.mark"),
+        ("hivm.hir.pipe_barrier[<PIPE_ALL>] {foo}", "attribute of hivm.hir.pipe_barrier"),
+    ],
+)
+def test_no_operation_and_no_attribute_is_passed_over(masked_program: str, line: str, said: str | None) -> None:
+    from conformance.lanes.hivm import library
+
+    edited = masked_program.replace("    hivm.hir.set_mask_norm", f"    {line}\n    hivm.hir.set_mask_norm", 1)
+    assert edited != masked_program
+    if said is None:
+        program.rewritten(edited, "masked", library.check_call)
+        return
+    with pytest.raises(Unsupported, match=re.escape(said)):
+        program.rewritten(edited, "masked", library.check_call)
+
+
+@pytest.mark.parametrize("module", ["ir", "binding", "frontend"])
+def test_a_change_of_what_reads_the_program_is_another_key(
+    module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from conformance.lanes.hivm import launcher as ours
+
+    def key() -> object:
+        return ours.Launcher(tmp_path)._cache.key()
+
+    assert key() == key()
+    before = key()
+    changed = tmp_path / f"{module}.py"
+    changed.write_text(Path(str(getattr(ours, module).__file__)).read_text() + "# more\n")
+    monkeypatch.setattr(getattr(ours, module), "__file__", str(changed))
+    assert key() != before
+
+
 @pytest.fixture(scope="module")
 def masked_program(launcher: Launcher) -> str:
     bound = bind(kernels.masked, {"values": SIXTY_FOUR, "out": unwritten(), "n": 5})

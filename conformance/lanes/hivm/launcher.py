@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from conformance.lanes.ascend import compiler, frontend, host, upstream
+from conformance.lanes.ascend import binding, compiler, frontend, host, ir, upstream
 from conformance.lanes.ascend.binding import Bound
 from conformance.lanes.ascend.launcher import NativeLauncher
 from conformance.lanes.errors import CompileError, Unsupported
@@ -38,7 +38,7 @@ class Launcher(NativeLauncher):
     def __init__(self, folder: Path, rounding: Rounding = Rounding.EXACT, target: str = TARGET) -> None:
         lane = [path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.rglob("*.py"))]
         settings = [*lane, *program.PASSES, host.described(), rounding.value, target]
-        super().__init__(folder, (frontend, compiler, upstream, host), settings)
+        super().__init__(folder, (frontend, compiler, upstream, host, ir, binding), settings)
         self._target = target
         self._linker = Linker(self._cache, rounding)
         self._chip: Chip | None = None

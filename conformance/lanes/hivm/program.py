@@ -43,18 +43,23 @@ ANY = "strided<[?], offset: ?>"
 
 BITS = {"i1": 1, "i8": 8, "i16": 16, "f16": 16, "bf16": 16, "i32": 32, "f32": 32, "i64": 64, "f64": 64}
 
-# Order among pipes, and marks for passes that have run: nothing to do where one operation follows the other.
-_DROPPED = re.compile(r"(?:hivm\.hir\.(?:set_flag|wait_flag|pipe_barrier|set_mask_norm)|annotation\.mark)\b")
+# Order among pipes: nothing to do where one operation follows the other.
+_DROPPED = re.compile(r"hivm\.hir\.(?:set_flag|wait_flag|pipe_barrier|set_mask_norm)")
 # Upstream operations, taken as they are.
 _KEPT = re.compile(
-    r"(?:arith\.\w+|affine\.(?:apply|min|max)|scf\.(?:for|if|while|yield|condition)"
+    r"(?:arith\.(?:constant|select|bitcast|index_cast(?:ui)?|cmp[if]|ext(?:f|si|ui)|trunc[fi]|[su]itofp|fpto[su]i|negf"
+    r"|add[fi]|sub[fi]|mul[fi]|divf|(?:ceil|floor)?div[su]i|rem[su]i|andi|ori|xori|shli|shr[su]i"
+    r"|(?:max|min)[su]i|(?:max|min)(?:imum|num)f)|affine\.(?:apply|min|max)|scf\.(?:for|if|while|yield|condition)"
     r"|memref\.(?:cast|subview|reinterpret_cast)|return|\}|\^bb\d+)"
 )
 # Hints for scheduling and for caches. An attribute that is not among them may mean something.
-_HINTS = re.compile(
-    r" \{(?:hivm\.unlikely_condition|DiscreteMemAccess|ExtractedLoadOrStore|pipeline\.veconly"
-    r"|markDCacheInvalidatePatternVisited = \d : i32)\}"
+_HINT = (
+    r"(?:hivm\.unlikely_condition|DiscreteMemAccess|ExtractedLoadOrStore|pipeline\.veconly"
+    r"|markDCacheInvalidatePatternVisited = \d : i32)"
 )
+_HINTS = re.compile(rf" \{{{_HINT}(?:, {_HINT})*\}}")
+# What may stand in braces: nothing but a region, which begins at the end of a line and ends at the beginning of one.
+_ATTRIBUTES = re.compile(r"(?!^)\}|\{(?!$)|\bfastmath<")
 _OPERATION = re.compile(r"^(?:%[^=]*? = )?(?P<name>\}|\^bb\d+|[a-z_]\w*(?:\.\w+)*)")
 _CONSTANT = re.compile(r"^(%[\w-]+) = arith\.constant (\S+) : \w+$")
 _DECLARATION = re.compile(r"^func\.func private @(\w+)\((.*?)\)(?: attributes \{.*\})?$")
@@ -216,14 +221,14 @@ class _Rewrite:
             self.constants[constant[1]] = constant[2]
         elif text.startswith("%"):  # a name may stand for something else in another region
             self.constants.pop(text.partition(" ")[0], None)
-        if _DROPPED.match(name):
+        if attributes := _ATTRIBUTES.search(text):
+            raise self.refuse(f"attribute of {name}: {text[max(attributes.start() - 40, 0) :][:120]}")
+        if _DROPPED.fullmatch(name):
             return
         handler = _HANDLERS.get(name)
         if handler is not None:
             handler(self, text)
         elif _KEPT.fullmatch(name):
-            if re.search(r"\{\w[\w.]*(?: =[^{}]*)?\}", text):
-                raise self.refuse(f"attribute of {name}: {text[-80:]}")
             self.output.append(_spaceless(_unlocated(text) if text.startswith("^") else text))
         else:
             raise self.refuse(f"operation {name}")

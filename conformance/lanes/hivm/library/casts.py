@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from conformance.lanes.hivm.library.call import Call, Name
-from conformance.lanes.hivm.library.writer import BYTES, Writer
+from conformance.lanes.hivm.library.writer import BLOCK, BYTES, LAYOUT, Buffer, Writer
 
 # CastMode of the sources: 0 to nearest, ties to even; 4 toward zero; 6 keep the low bits. 1 ties away from zero, 2
 # down, 3 up and 5 to odd are not written here.
@@ -20,6 +20,9 @@ def modes(name: Name) -> Mapping[int, Iterable[int]]:
 def convert(w: Writer, call: Call) -> None:
     source, result = call.buffers
     count = w.elements(source, writes=(result,))
+    if _narrows(call.name):
+        for buffer in (source, result):
+            count = _of_aligned(w, buffer, count)
     with w.loop(count) as i:
         w.store(_converted(w, call.name, w.load(source, i)), result, i)
 
@@ -29,6 +32,25 @@ def low_bits(w: Writer, call: Call) -> None:
     count = w.elements(source, writes=(result,))
     with w.loop(count) as i:
         w.store(w.op(f"arith.trunci {w.load(source, i)} : {source.element} to {result.element}"), result, i)
+
+
+def _narrows(name: Name) -> bool:
+    """Whether the library does something else where a buffer is not aligned: there it takes one element after the
+    other (``scalar_cast_1d_with_mode``), integers wrap around, and float32 to float16 traps.
+    """
+    source, result = name.element("T"), name.element("U")
+    smaller = BYTES[result] < BYTES[source]
+    return smaller and name.is_float("T") == name.is_float("U")
+
+
+def _of_aligned(w: Writer, buffer: Buffer, count: str) -> str:
+    """``count``; none, which is told about, where ``buffer`` does not begin at a block of 32 bytes."""
+    address, _ = w.metadata(buffer)
+    zero = w.constant(0)
+    unaligned = w.compare("ne", w.arith("remui", address, w.constant(BLOCK)), zero)
+    with w.when(unaligned):
+        w.outside(buffer, w.size(buffer), zero, LAYOUT)
+    return w.select(unaligned, zero, count, "index")
 
 
 def _converted(w: Writer, name: Name, value: str) -> str:

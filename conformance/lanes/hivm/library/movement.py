@@ -82,6 +82,7 @@ def gather(w: Writer, call: Call) -> None:
     """An index outside the source gives poison, and is told about.
 
     The chip adds it to the source's address, whatever it is, and takes the elements of the source to lie side by side.
+    Of an aligned source of one element the library copies that one and does not look at indices.
     """
     source, indices, result = call.buffers
     element = source.element
@@ -92,8 +93,12 @@ def gather(w: Writer, call: Call) -> None:
     with w.when(apart):
         w.outside(source, size, w.constant(0), LAYOUT)
     count = w.select(apart, w.constant(0), count, "index")
+    address, _ = w.metadata(source)
+    aligned = w.compare("eq", w.arith("remui", address, w.constant(BLOCK)), w.constant(0))
+    only = w.arith("andi", w.is_single(source), aligned, "i1")
     with w.loop(count) as i:
         index = w.op(f"arith.index_cast {w.load(indices, i)} : i32 to index")
+        index = w.select(only, w.constant(0), index, "index")
         inside = w.compare("ult", index, size)
         value = w.new()
         w.emit(f"{value} = scf.if {inside} -> ({element}) {{")

@@ -9,9 +9,9 @@ in an instruction, pages of the asc-devkit documentation (``docs/api/context``).
 and functions of them that are not here, are not known: what a float32 minimum makes of a not-a-number, or in which
 order float32 numbers are added up, is published nowhere.
 
-Taken for granted, because nothing says otherwise: int32 arithmetic keeps the low 32 bits; float16 and float32 follow
-IEEE 754 to nearest (the division as :class:`~conformance.lanes.hivm.library.call.Rounding` says); buffers of one call
-do not overlap, but for the result on top of a source.
+Taken for granted, because nothing says otherwise: int16 and int32 arithmetic keeps the low 16 and 32 bits; float16 and
+float32 follow IEEE 754 to nearest (float32 division as :class:`~conformance.lanes.hivm.library.call.Rounding` says);
+buffers of one call do not overlap, but for the result on top of a source.
 """
 
 from __future__ import annotations
@@ -94,21 +94,21 @@ TABLE: tuple[Function, ...] = (
     _known(
         "v(?P<op>div)_1d_(?P<T>half|float)",
         "T[] T[] T[] ~T[]",
-        "a / b, rounded as asked for",
+        "a / b, float32 rounded as asked for, float16 to nearest",
         _ELTWISE,
         elementwise.two_vectors,
     ),
     _known(
         "v(?P<op>div)_vs_1d_(?P<T>half|float)",
         "T[] T T[] ~T[]",
-        "a / scalar, rounded as asked for",
+        "a / scalar, float32 rounded as asked for, float16 to nearest",
         _ELTWISE,
         elementwise.vector_scalar,
     ),
     _known(
         "v(?P<op>div)_sv_1d_(?P<T>half|float)",
         "T T[] T[] ~T[]",
-        "scalar / a, rounded as asked for",
+        "scalar / a, float32 rounded as asked for, float16 to nearest",
         _ELTWISE,
         elementwise.scalar_vector,
     ),
@@ -226,7 +226,8 @@ TABLE: tuple[Function, ...] = (
     _known(
         "vcast_(?P<T>float)_to_(?P<U>half|int64_t|int32_t|int16_t)_1d_with_mode",
         "T[] U[] i32",
-        "to float16 to nearest, to integers toward zero, where what does not fit gives the nearest that does;"
+        "to float16 to nearest (at 32-byte blocks only), to integers toward zero, where what does not fit gives the"
+        " nearest that does;"
         " of a not-a-number nothing is known",
         _CAST,
         casts.convert,
@@ -259,7 +260,7 @@ TABLE: tuple[Function, ...] = (
     _known(
         "vcast_(?P<T>int32_t)_to_(?P<U>int64_t|int16_t)_1d_with_mode",
         "T[] U[] i32",
-        "the same number; what int16 cannot hold gives the nearest it can",
+        "the same number; what int16 cannot hold gives the nearest it can; to int16 at 32-byte blocks only",
         _CAST,
         casts.convert,
         casts.modes,
@@ -267,7 +268,7 @@ TABLE: tuple[Function, ...] = (
     _known(
         "vcast_(?P<T>int64_t)_to_(?P<U>int32_t)_1d_with_mode",
         "T[] U[] i32",
-        "the same number; what int32 cannot hold gives the nearest it can",
+        "the same number; what int32 cannot hold gives the nearest it can; at 32-byte blocks only",
         _CAST,
         casts.convert,
         casts.modes,
@@ -300,7 +301,7 @@ TABLE: tuple[Function, ...] = (
     _known(
         "gather_1d_(?P<T>u?int(?:16|32)_t|half|float)",
         "T[] i32[] T[] ~i32[]",
-        "the elements of a at the indices",
+        "the elements of a at the indices; a single aligned one whatever they are",
         "Vector/Gather/Gather1D.cpp",
         movement.gather,
     ),

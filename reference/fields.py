@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Collection
 from typing import Any, NoReturn
@@ -33,9 +34,11 @@ def read_json(path: str | os.PathLike[str]) -> object:
 
 
 def parse_json(text: str) -> object:
-    """The JSON value of ``text``; names given twice and NaN are refused. Raises CaseError."""
+    """The JSON value of ``text``; names given twice, NaN and numbers too large for a float are refused. Raises
+    CaseError.
+    """
     try:
-        return json.loads(text, object_pairs_hook=_unique_names, parse_constant=_no_constant)
+        return json.loads(text, object_pairs_hook=_unique_names, parse_constant=_no_constant, parse_float=_finite)
     except json.JSONDecodeError as error:
         raise CaseError(f"line {error.lineno} column {error.colno}: not JSON: {error.msg}") from None
     except RecursionError:
@@ -53,6 +56,14 @@ def _unique_names(pairs: list[tuple[str, object]]) -> dict[str, object]:
             raise CaseError(f"not a case: the field {shown(name)} is given twice in one object")
         found[name] = value
     return found
+
+
+def _finite(digits: str) -> float:
+    """Python makes an infinity of 1e999, which no JSON holds when it is written again."""
+    number = float(digits)
+    if math.isinf(number):
+        raise CaseError(f"not a case: the number {digits[:_LONGEST_SHOWN]} is too large")
+    return number
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -14,6 +14,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from conformance import shards
 from reference.case import Launch
 from reference.fields import CaseError
 from reference.verdict import CRASH, Verdict
@@ -22,7 +23,7 @@ from reports.__main__ import main
 from reports.diagnosis import UNKNOWN, Diagnosis
 from reports.failure import FailureReport
 from reports.files import json_lines, write_text
-from reports.merging import junit, merge
+from reports.merging import junit, merge, summaries
 from reports.merging.counts import added
 from reports.summary import NOT_RUN, STILL_FAILS, Known, Summary, Tally
 from tests.commands import ROOT
@@ -30,6 +31,7 @@ from tests.test_coverage import CASE as DRAWN
 from tests.test_coverage import LAUNCH as BOUND
 from tests.test_reports import CASE, REPORT
 
+RUN = {"folder": "f", "lane": "lowered", "cases": 1, "failures": 0, "seconds": 1.0, "seed": 1}
 OTHER_CASE = replace(CASE, positions=(4, 5, 0))
 KNOWN = Known("kernels.v1", "mismatch", "owner", "", "why", STILL_FAILS, 3)
 
@@ -127,8 +129,8 @@ def test_figures_are_added_and_specializations_are_united(tmp_path: Path) -> Non
     assert not done.notes
     found = summary_in(tmp_path / "all")
     assert found["entry_points"] == {
-        "kernels.v1": {"cases": 17, "specializations": 3, "failures": 0, "compared": 15},
-        "kernels.dcp": {"cases": 5, "specializations": 1, "failures": 0, "compared": 4},
+        "kernels.v1": {"cases": 17, "specializations": 3, "failures": 0, "compared": 15, "unsupported": 0},
+        "kernels.dcp": {"cases": 5, "specializations": 1, "failures": 0, "compared": 4, "unsupported": 0},
     }
     assert (found["cases"], found["specializations"]) == (22, 4)
     assert (found["seconds"], found["seconds_total"], found["seed"], found["shard"]) == (10.0, 14.5, 17, "")
@@ -196,6 +198,26 @@ def test_a_shard_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.Captu
     assert out[1:] == ["not among these runs: shard 2/3", f"page: {tmp_path / 'all' / 'index.html'}"]
 
 
+def test_the_shards_that_are_merged_are_those_that_there_can_be(tmp_path: Path) -> None:
+    assert summaries.MOST_SHARDS == shards.MOST
+    for shard in ("1/1", "1/10000", "10000/10000"):
+        folder = folder_of(tmp_path / shard.replace("/", "-"), shard=str(shards.parse(shard)))
+        done = merge(tmp_path / "all", [folder])
+        assert not done.problems
+        assert len(done.notes) == (shard != "1/1")
+
+
+def test_seconds_and_counts_of_many_runs_can_be_added(tmp_path: Path) -> None:
+    """Each is a number, and together they would be none."""
+    one = folder_of(tmp_path / "1", seconds=1e12)
+    two = folder_of(tmp_path / "2", seconds=1e12)
+    for each in (one, two):
+        (each / "coverage.json").write_text('{"schema": 1, "entry_points": {"kernels.v1": {"seconds": 1e308}}}')
+    (problem,) = merge(tmp_path / "all", [one, two]).problems
+    assert problem.endswith("1e+308 in one run and 1e+308 in another cannot be added")
+    assert summary_in(tmp_path / "all")["seconds_total"] == 2e12
+
+
 XML = """<?xml version="1.0" encoding="utf-8"?><testsuites name="pytest tests"><testsuite name="pytest" errors="0"
 failures="1" skipped="0" tests="1" time="1.5"><testcase classname="c" name="{name}" time="1.5"><properties>
 <property name="report" value="r"/></properties><failure message="m">text</failure></testcase></testsuite></testsuites>
@@ -226,6 +248,16 @@ def test_junit_has_the_tests_of_every_run(tmp_path: Path) -> None:
         ("summary.json", '{"schema": 1}', "subject: missing"),
         ("summary.json", '{"schema": 1, "subject": "x", "lane": 5}', "lane: expected a text, got 5"),
         ("summary.json", b"\xff", "not UTF-8"),
+        ("summary.json", {"seconds": 1e12 + 1}, "seconds: expected a number within 0..1e+12, got 1000000000001.0"),
+        ("summary.json", {"seconds": 10**400}, "seconds: expected a number within 0..1e+12, got an integer of 1329"),
+        ("summary.json", '{"schema": 1, "seconds": 1e999}', "the number 1e999 is too large"),
+        ("audit.json", '{"schema": 1, "a": -1e999}', "the number -1e999 is too large"),
+        *(
+            ("summary.json", {"shard": shard}, f'shard: expected I/N of at most 10000 shards, got "{shard[:40]}')
+            for shard in ("1/x", "1", "0/2", "3/2", "1/30000000", "1/10001", f"1/{'9' * 5000}")
+        ),
+        ("summary.json", {"shard": 5}, "shard: expected a text, got 5"),
+        ("summary.json", {"runs": [{**RUN, "shard": "1/x"}]}, 'shard: expected I/N of at most 10000 shards, got "1/x"'),
         ("coverage.json", "nothing", "not JSON"),
         ("coverage.json", '{"schema": 7}', "schema: expected one up to 1, got 7"),
         ("coverage.json", '{"schema": 1, "entry_points": {"vllm-ascend.dcp": 5}}', "cannot be added"),
@@ -238,12 +270,14 @@ def test_junit_has_the_tests_of_every_run(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_read_is_named_and_the_rest_is_merged(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str | bytes | None, message: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str | bytes | dict | None, message: str
 ) -> None:
     good = folder_of(tmp_path / "good", replace(REPORT, case=OTHER_CASE))
     bad = folder_of(tmp_path / "bad", REPORT)
     if text is None:
         (bad / name).unlink()
+    elif isinstance(text, dict):
+        (bad / name).write_text(json.dumps(summary_in(bad) | text))
     else:
         (bad / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     assert main(["merge", "--into", str(tmp_path / "all"), str(good), str(bad)]) == 1

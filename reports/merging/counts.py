@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from reference.fields import CaseError, shown
+from reference.fields import INT64_MAX, CaseError, shown
 from reports.coverage import SCHEMA
 
 
@@ -42,7 +42,8 @@ def _sum(one: Any, other: Any, where: str) -> Any:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """One that can be added to others of its kind, however many."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= INT64_MAX
 
 
 def _plain(value: object) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -9,6 +10,11 @@ from typing import Any
 
 from reference.fields import INT64_MAX, CaseError, integer, items, shown
 from reports.summary import NOT_RUN, SCHEMA, STILL_FAILS, Known, Run, Summary, Tally
+
+MOST_SHARDS = 10_000
+"""Of one run, as ``--shard`` has it."""
+MOST_SECONDS = 1e12
+"""So that those of many runs together are still a number."""
 
 
 def together(found: Sequence[tuple[str, Summary]], failures: Mapping[str, int]) -> Summary:
@@ -44,7 +50,7 @@ def together(found: Sequence[tuple[str, Summary]], failures: Mapping[str, int]) 
 
 def missing_shards(runs: Iterable[Run]) -> list[str]:
     """Shards of which some others are there."""
-    shards = [run.shard for run in runs if run.shard]
+    shards = {run.shard: None for run in runs if run.shard}
     counts = dict.fromkeys(each.partition("/")[2] for each in shards)
     wanted = [f"{index}/{count}" for count in counts for index in range(1, int(count) + 1)]
     return [each for each in wanted if each not in shards]
@@ -121,14 +127,15 @@ def _of_document(document: Mapping[str, Any]) -> Summary:
             for each in items(document.get("known_failures", []), "known_failures")
         ),
         outside_the_contract=_texts(document, "outside_the_contract"),
-        shard=str(document.get("shard", "")),
+        shard=_shard({"shard": "", **document}),
         compiled={
             str(name): tuple(map(str, items(ids, f"compiled.{name}")))
             for name, ids in document.get("compiled", {}).items()
         },
         runs=tuple(
             Run(
-                **{key: _text(each, key) for key in ("folder", "lane", "shard")},
+                **{key: _text(each, key) for key in ("folder", "lane")},
+                shard=_shard(each),
                 cases=_count_of(each, "cases"),
                 failures=_count_of(each, "failures"),
                 seconds=_seconds(each),
@@ -149,14 +156,23 @@ def _texts(values: Mapping[str, Any], name: str) -> tuple[str, ...]:
     return tuple(map(str, items(values.get(name, []), name)))
 
 
+def _shard(values: Mapping[str, Any]) -> str:
+    """``I/N``, or "" for a whole run."""
+    text = _text(values, "shard")
+    found = re.fullmatch(r"([1-9][0-9]{0,8})/([1-9][0-9]{0,8})", text)
+    if text and (found is None or not int(found[1]) <= int(found[2]) <= MOST_SHARDS):
+        raise CaseError(f"shard: expected I/N of at most {MOST_SHARDS} shards, got {shown(text)}")
+    return text
+
+
 def _count_of(values: Mapping[str, Any], name: str) -> int:
     return integer(values[name], name, 0, INT64_MAX)
 
 
 def _seconds(values: Mapping[str, Any]) -> float:
     seconds = values["seconds"]
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds < 0:
-        raise CaseError(f"seconds: expected a number >= 0, got {shown(seconds)}")
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= MOST_SECONDS:
+        raise CaseError(f"seconds: expected a number within 0..{MOST_SECONDS:g}, got {shown(seconds)}")
     return float(seconds)
 
 

@@ -104,7 +104,7 @@ def test_an_impatient_person_leaves_nothing_behind(run: Callable[..., Run]) -> N
         one.interrupt()
         time.sleep(0.05)
     assert one.ended() != pytest.ExitCode.OK
-    assert one.gone_after(1), one.processes()
+    assert one.gone_after(10), one.processes()
 
 
 def test_interrupted_while_it_compiles(run: Callable[..., Run], tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_interrupted_while_it_compiles(run: Callable[..., Run], tmp_path: Path) 
     one.wait_until(lambda: bool(one.runners()))
     one.interrupt()
     assert one.ended() == pytest.ExitCode.INTERRUPTED, one.output
-    assert one.gone_after(1), one.processes()
+    assert one.gone_after(10), one.processes()
 
 
 def test_a_killed_run_leaves_nothing_behind(run: Callable[..., Run]) -> None:
@@ -122,7 +122,7 @@ def test_a_killed_run_leaves_nothing_behind(run: Callable[..., Run]) -> None:
     one.wait_until_launching()
     one.process.kill()
     assert one.ended() == -signal.SIGKILL
-    assert one.gone_after(1), one.processes()
+    assert one.gone_after(10), one.processes()
 
 
 def test_a_process_that_does_not_listen_is_killed(run: Callable[..., Run]) -> None:
@@ -133,7 +133,7 @@ def test_a_process_that_does_not_listen_is_killed(run: Callable[..., Run]) -> No
             os.kill(pid, signal.SIGSTOP)
     one.interrupt()
     assert one.ended() == pytest.ExitCode.INTERRUPTED, one.output
-    assert one.gone_after(1), one.processes()
+    assert one.gone_after(10), one.processes()
 
 
 @pytest.mark.parametrize(
@@ -159,4 +159,4 @@ def test_a_kernel_that_hangs_keeps_nothing_alive(
     else:
         one.process.kill()
         one.ended()
-        assert one.gone_after(1), one.processes()
+        assert one.gone_after(10), one.processes()

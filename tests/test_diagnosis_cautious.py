@@ -15,6 +15,7 @@ from reference.verdict import compare
 from reports.diagnosis import CAUSES, UNKNOWN, Diagnosis, Observation, diagnose
 from reports.diagnosis.features import NEEDED
 from reports.diagnosis.hypotheses import HYPOTHESES, Hypothesis
+from reports.diagnosis.launches import WINDOWS
 from reports.diagnosis.mapping import Mapping
 from tests.supposed_launches import cases, right, supposed
 
@@ -140,6 +141,28 @@ def test_what_is_not_known_is_not_called_something_else(name: str) -> None:
 
 def one_token(case: Case, launch: Launch, expected: int, actual: int) -> Observation:
     return Observation(case, launch, [[expected]], [[actual]])
+
+
+def test_where_a_window_ends_must_be_seen_before_one_is_named() -> None:
+    """Single tokens at both ends of a row are wrong and right for whatever lies between them."""
+    beyond = mistake(without_slot=lambda m, p: p < 0 or p >= 60_000)
+    group = Group((tuple(range(1, 200)),), 2048, 2048)
+    launch = Launch(constants={"TILE_BLOCK_SIZE": 16, "BLOCK_TABLE_WINDOW_SIZE": 16})
+
+    def at(*positions: int) -> Observation:
+        count = len(positions)
+        made = supposed(beyond, Case((0, count), positions, count, count, (group,)), launch)
+        assert made is not None
+        return made
+
+    seen, *near = (at(position) for position in (261_926, 0, 261_925, 261_927, 259_878))
+    assert len(seen.differing) == 1
+    assert of(seen, tuple(near)).cause == UNKNOWN
+    windowed = next(each for each in WINDOWS if each.says.endswith("it begins at the beginning of the row"))
+    both = supposed(windowed, Case((0, 2), (0, 40_000), 2, 2, (group,)), launch)
+    assert both is not None
+    alone = [supposed(windowed, each.case, launch) for each in (seen, *near)]
+    assert of(both, tuple(each for each in alone if each)).cause == "window"
 
 
 def test_flags_that_nobody_passes_are_not_misread() -> None:

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from reference.verdict import UNWRITTEN
 from reports.diagnosis.hypotheses import Hypothesis
-from reports.diagnosis.mapping import Mapping, Observation, wrapped
+from reports.diagnosis.mapping import MOST, Mapping, Observation, wrapped
 
 _LARGEST_TILE = 1024
 
@@ -258,22 +258,38 @@ class _Windowed(Mapping):
                 tokens.append((index, plain.is_local(), plain.position()))
         return self.base(tokens)
 
+    def tells_apart(self) -> bool:
+        """Whether tokens of the launch lie in the window and others do not: few tokens far from it can be wrong for any
+        other reason.
+        """
+        places = [
+            self._is_inside(group, element)
+            for group in range(len(self.case.groups))
+            for element in range(min(self.case.num_tokens, MOST))
+        ]
+        return True in places and False in places
+
     def possible(self, group: int, element: int) -> tuple[int | None, ...]:
         right = super().possible(group, element)
-        if element >= self.case.num_tokens or self.own.kind == "circular" or not self.own.enabled:
-            return right
-        if right == (self.pad(),):
-            return right
-        index = self.block_index()
-        if index is None:
-            return right
-        bounds, request = self.case.query_start_loc, self.request()
-        first = bounds[request] + (element - bounds[request]) // self.tile_size() * self.tile_size()
-        base = self.bases(group, first, min(first + self.tile_size(), bounds[request + 1]))
-        if base <= index < base + self.window_size():
+        if self._is_inside(group, element) is not False:
             return right
         offset = right[0] % self.b if right[0] is not None else 0
         return self.pad(), self.stored(offset)
+
+    def _is_inside(self, group: int, element: int) -> bool | None:
+        """Whether the cell that the element needs is in the window; None: it needs none."""
+        right = super().possible(group, element)
+        if element >= self.case.num_tokens or self.own.kind == "circular" or not self.own.enabled:
+            return None
+        if right == (self.pad(),):
+            return None
+        index = self.block_index()
+        if index is None:
+            return None
+        bounds, request = self.case.query_start_loc, self.request()
+        first = bounds[request] + (element - bounds[request]) // self.tile_size() * self.tile_size()
+        base = self.bases(group, first, min(first + self.tile_size(), bounds[request + 1]))
+        return base <= index < base + self.window_size()
 
 
 def _windowed(says: str, base: Callable[[_Windowed, list[tuple[int, bool, int]]], int]) -> Hypothesis:

@@ -299,6 +299,10 @@ class Mapping:
         """
         return None
 
+    def tells_apart(self) -> bool:
+        """Whether this launch could show that it is another mistake, where one launch has to."""
+        return True
+
     def consistent(self) -> bool:
         """Whether nothing that was seen contradicts it."""
         return all(self.right(g, t) for g, row in enumerate(self.seen.actual) for t in range(min(len(row), MOST)))

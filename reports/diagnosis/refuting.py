@@ -53,7 +53,12 @@ def standing(
 
 
 def supported(hypothesis: Hypothesis, launches: Iterable[Observation]) -> bool:
-    """Whether the launches show what only this mistake shows: of a race, that the same request does not always lose."""
+    """Whether the launches show what only this mistake shows: of a race, that the same request does not always lose; of
+    a window, that it ends where it should, in one launch.
+    """
+    launches = tuple(launches)
+    if not any(_tells_apart(hypothesis, launch) for launch in launches):
+        return False
     lost: set[int] = set()
     won: set[int] = set()
     for launch in launches:
@@ -110,6 +115,13 @@ def _unexplained(hypothesis: Hypothesis, seen: Observation) -> list[Place] | Non
 def _explains(hypothesis: Hypothesis, seen: Observation) -> bool:
     try:
         return hypothesis.of(seen).explains()
+    except _IMPOSSIBLE:
+        return False
+
+
+def _tells_apart(hypothesis: Hypothesis, seen: Observation) -> bool:
+    try:
+        return hypothesis.of(seen).tells_apart()
     except _IMPOSSIBLE:
         return False
 

@@ -23,7 +23,7 @@ from reports.coverage import Coverage
 @dataclass(slots=True)
 class Results:
     """``tests``: how many of the worker's it holds. ``entries``: what its subjects have, ``said`` what it said of
-    compiling them, ``tested`` and ``concerned`` the subjects of its tests that ran and of all that it collected,
+    compiling them, ``tested`` the entry points whose tests ran, ``concerned`` the subjects of all that it collected,
     ``vanished`` the complaints about entry points that are not there. The rest is as the parts of a run have it;
     ``outcomes`` and ``met`` are of known failures, by their place. ``ended``: there is nothing more to come.
     """

@@ -257,7 +257,10 @@ def _wide_enough(case: Case, position: int, output_dtype: str) -> Case | None:
             if width * len(group.block_table) > _MOST_CELLS:
                 return None
             limit, extra = blocks_that_fit(group.block_size, output_dtype), width - group.row_width
-            table = tuple(row + tuple((row[-1] + 1 + i) % limit for i in range(extra)) for row in group.block_table)
+            table = tuple(
+                row + tuple((last + i) % limit for i in range(1, extra + 1))
+                for row, last in ((row, row[-1] if row else -1) for row in group.block_table)
+            )
             stride = None if group.row_stride is None else group.row_stride + extra
             group = replace(group, block_table=table, row_stride=stride)
         groups.append(group)
@@ -278,7 +281,8 @@ def _wrong_block(case: Case, s: Specialization, choice: _Choice, index: int) -> 
         if position >= 0 and geometry.is_local(position):
             column = 0 if group.kind == "circular" else geometry.block_index(position)
             row = case.row_of(request)
-            yield _at(_with_cell(case, index, row, column, number), token, position)
+            if column < group.row_width:  # a rank without tokens may have no column
+                yield _at(_with_cell(case, index, row, column, number), token, position)
 
 
 def _with_cell(case: Case, index: int, row: int, column: int, number: int) -> Case:

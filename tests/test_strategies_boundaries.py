@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from reference.case import Case, ContextParallel, Group, Launch
 from reference.contract import CLAUSES, FLOAT32_EXACT, violations
 from reference.fields import INT32_MAX, INT32_MIN
-from strategies.boundaries import BREAKABLE, IMPLIED, bound, boundary_cases, breakable
+from strategies.boundaries import _CHANGES, BREAKABLE, IMPLIED, _Choice, bound, boundary_cases, breakable
 from strategies.cases import Declaration
 from strategies.specializations import FUSED_AXES, V1_AXES, V2_AXES, Axes, Specialization, pool
 
@@ -149,3 +149,15 @@ def test_many_cases_are_no_smaller_than_others(name: str, clause: str) -> None:
     drawn = drawn_from(name, clause)
     assert sum(case.num_reqs > 1 for _, case, _ in drawn) > 0.2 * len(drawn)
     assert sum(case.num_tokens > 3 for _, case, _ in drawn) > 0.2 * len(drawn)
+
+
+@pytest.mark.parametrize("clause", ["slot-fits", "window"])
+def test_rows_without_a_column_are_not_torn(clause: str) -> None:
+    """A rank without tokens may have none: there is no cell to break, and what is widened is widened alike."""
+    group = Group(((), ()), 2, 2)
+    case = Case((0, 2, 3), (0, 0, 0), 3, 3, (group,), cp=ContextParallel(2, 1, 1))
+    specialization = Specialization(2, cp=case.cp, tile=16, window=2)
+    changed = _CHANGES[clause](case, specialization, _Choice(0, 0, 0))
+    widths = [{len(row) for row in each.groups[0].block_table} for each in changed]
+    assert all(len(each) == 1 for each in widths)
+    assert all(0 not in each for each in widths)

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from conformance.lanes.ascend import host, upstream
-from conformance.lanes.hivm.library import OUTSIDE, Rounding, body
-from conformance.lanes.hivm.library.call import ELEMENTS
-from conformance.lanes.hivm.library.table import TABLE
-from conformance.lanes.hivm.library.writer import memref
+from conformance.lanes.hivm.functions import OUTSIDE, Rounding, body
+from conformance.lanes.hivm.functions.call import ELEMENTS
+from conformance.lanes.hivm.functions.table import TABLE
+from conformance.lanes.hivm.functions.writer import memref
 from conformance.lanes.hivm.program import PASSES
 
 DTYPES = {"half": "float16", "float": "float32", "i32": "int32"}

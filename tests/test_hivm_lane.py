@@ -31,8 +31,8 @@ if (_UNAVAILABLE := HivmLane().unavailable()) is not None:
 from conformance.lanes.ascend import compiler
 from conformance.lanes.ascend.binding import bind
 from conformance.lanes.hivm import program
+from conformance.lanes.hivm.functions import Rounding
 from conformance.lanes.hivm.launcher import Launcher
-from conformance.lanes.hivm.library import Rounding
 from tests.audited import fake
 
 Edit = Callable[[str], str]
@@ -301,11 +301,11 @@ def test_a_function_that_is_not_known_is_named_with_the_line(launcher: Launcher)
     ids=["operation", "core", "ub", "attribute", "addresses", "address", "mode", "name", "shape", "half"],
 )  # fmt: skip
 def test_a_program_of_another_shape_is_refused(masked_program: str, edit: Edit, said: str) -> None:
-    from conformance.lanes.hivm import library
+    from conformance.lanes.hivm import functions
 
-    program.rewritten(masked_program, "masked", library.check_call)
+    program.rewritten(masked_program, "masked", functions.check_call)
     with pytest.raises(Unsupported, match=re.escape(said)):
-        program.rewritten(edit(masked_program), "masked", library.check_call)
+        program.rewritten(edit(masked_program), "masked", functions.check_call)
 
 
 _HINTED = "%a = arith.addi %x, %y {DiscreteMemAccess, hivm.unlikely_condition} : i32"
@@ -327,15 +327,15 @@ _HINTED = "%a = arith.addi %x, %y {DiscreteMemAccess, hivm.unlikely_condition} :
     ],
 )
 def test_no_operation_and_no_attribute_is_passed_over(masked_program: str, line: str, said: str | None) -> None:
-    from conformance.lanes.hivm import library
+    from conformance.lanes.hivm import functions
 
     edited = masked_program.replace("    hivm.hir.set_mask_norm", f"    {line}\n    hivm.hir.set_mask_norm", 1)
     assert edited != masked_program
     if said is None:
-        program.rewritten(edited, "masked", library.check_call)
+        program.rewritten(edited, "masked", functions.check_call)
         return
     with pytest.raises(Unsupported, match=re.escape(said)):
-        program.rewritten(edited, "masked", library.check_call)
+        program.rewritten(edited, "masked", functions.check_call)
 
 
 @pytest.mark.parametrize("module", ["ir", "binding", "frontend"])

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from library_functions import POISON, Compiled, Packed, Vector, arguments, dtype, types
 
 from conformance.lanes.errors import Unsupported
-from conformance.lanes.hivm.library import LAYOUT, READ, STRAY, WRITE, Rounding, body, check_call
-from conformance.lanes.hivm.library.table import TABLE
+from conformance.lanes.hivm.functions import LAYOUT, READ, STRAY, WRITE, Rounding, body, check_call
+from conformance.lanes.hivm.functions.table import TABLE
+from tests.library_functions import POISON, Compiled, Packed, Vector, arguments, dtype, types
 
 Values = npt.NDArray[Any]
 SIZES = range(66)

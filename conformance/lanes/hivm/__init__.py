@@ -38,8 +38,8 @@ class HivmLane(Lane):
         return {_VARIABLE: self.vdiv}
 
     def enter(self, cache: str) -> None:
+        from conformance.lanes.hivm.functions import Rounding
         from conformance.lanes.hivm.launcher import Launcher
-        from conformance.lanes.hivm.library import Rounding
 
         self._launcher = Launcher(Path(cache) / "hivm", Rounding(os.environ.get(_VARIABLE, VDIV[0])))
         self._launcher.install()

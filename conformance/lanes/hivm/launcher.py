@@ -16,9 +16,9 @@ from conformance.lanes.ascend import binding, compiler, frontend, host, ir, upst
 from conformance.lanes.ascend.binding import Bound
 from conformance.lanes.ascend.launcher import NativeLauncher
 from conformance.lanes.errors import CompileError, Unsupported
-from conformance.lanes.hivm import library, program, runtime
+from conformance.lanes.hivm import functions, program, runtime
 from conformance.lanes.hivm.chip import Chip, Facts, Grid
-from conformance.lanes.hivm.library import Rounding
+from conformance.lanes.hivm.functions import Rounding
 from conformance.lanes.hivm.linking import Linker
 from conformance.lanes.hivm.program import Function, Place, Site
 
@@ -54,7 +54,7 @@ class Launcher(NativeLauncher):
         """What the cache keeps of the kernel ``name`` in the compiler's last program, which takes arguments of
         ``kinds``: what there is to say about it, and its code. Raises Unsupported.
         """
-        rewritten = program.rewritten(last_program, name, library.check_call)
+        rewritten = program.rewritten(last_program, name, functions.check_call)
         self._linker.prepare(rewritten.functions)
         symbols = self._linker.symbols(rewritten.functions)
         text = runtime.kernel(upstream.llvm_ir(rewritten.text, program.PASSES), name, kinds, rewritten, symbols)

@@ -9,11 +9,11 @@ import llvmlite.binding as llvm
 
 from conformance.lanes.ascend import host, upstream
 from conformance.lanes.ascend.cache import CodeCache
-from conformance.lanes.hivm import library, runtime
-from conformance.lanes.hivm.library import Rounding
+from conformance.lanes.hivm import functions, runtime
+from conformance.lanes.hivm.functions import Rounding
 from conformance.lanes.hivm.program import PASSES, Function
 
-_OUTSIDE = f"func.func private @{library.OUTSIDE}(i64, i64, i64, i64)\n"
+_OUTSIDE = f"func.func private @{functions.OUTSIDE}(i64, i64, i64, i64)\n"
 
 
 # By symbol, and never unloaded: LLVM goes on resolving a symbol that it was given once.
@@ -60,7 +60,7 @@ class Linker:
         return self._kept(self.symbol(function), lambda: self._compiled(function))
 
     def _compiled(self, function: Function) -> bytes:
-        body = library.body(function.name, function.plain_types, self._rounding)
+        body = functions.body(function.name, function.plain_types, self._rounding)
         text = upstream.llvm_ir(f"module {{\n{_OUTSIDE}{body}}}\n", PASSES)
         name = self.symbol(function)
         return host.object_code(runtime.function(text, function, name), (name,))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from conformance.lanes.hivm.library.call import Call, Name
-from conformance.lanes.hivm.library.writer import BLOCK, BYTES, LAYOUT, Buffer, Writer
+from conformance.lanes.hivm.functions.call import Call, Name
+from conformance.lanes.hivm.functions.writer import BLOCK, BYTES, LAYOUT, Buffer, Writer
 
 # CastMode of the sources: 0 to nearest, ties to even; 4 toward zero; 6 keep the low bits. 1 ties away from zero, 2
 # down, 3 up and 5 to odd are not written here.

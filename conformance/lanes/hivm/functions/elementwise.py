@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from conformance.lanes.hivm.library.call import Call, Rounding
-from conformance.lanes.hivm.library.writer import Writer
+from conformance.lanes.hivm.functions.call import Call, Rounding
+from conformance.lanes.hivm.functions.writer import Writer
 
 _INFINITY = "0x7F800000"
 

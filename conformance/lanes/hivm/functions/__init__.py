@@ -1,8 +1,8 @@
 """What the library functions of the NPU compiler do: a body in MLIR for each, own code.
 
-:mod:`conformance.lanes.hivm.library.table` is the list: what is known, what it means, and from where. Whatever is not
+:mod:`conformance.lanes.hivm.functions.table` is the list: what is known, what it means, and from where. Whatever is not
 in it raises Unsupported with its name: nothing is guessed. Bodies touch nothing outside their buffers; how they tell is
-in :mod:`conformance.lanes.hivm.library.writer`.
+in :mod:`conformance.lanes.hivm.functions.writer`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from conformance.lanes.errors import Unsupported
-from conformance.lanes.hivm.library.call import ELEMENTS, Call, Function, Name, Rounding
-from conformance.lanes.hivm.library.table import TABLE
-from conformance.lanes.hivm.library.writer import LAYOUT, OUTSIDE, READ, STRAY, WRITE, Buffer, Mask, Writer, memref
+from conformance.lanes.hivm.functions.call import ELEMENTS, Call, Function, Name, Rounding
+from conformance.lanes.hivm.functions.table import TABLE
+from conformance.lanes.hivm.functions.writer import LAYOUT, OUTSIDE, READ, STRAY, WRITE, Buffer, Mask, Writer, memref
 
 __all__ = ["LAYOUT", "OUTSIDE", "READ", "STRAY", "WRITE", "Rounding", "body", "check_call"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from conformance.lanes.hivm.library.call import Call, Name
-from conformance.lanes.hivm.library.writer import BLOCK, BYTES, LAYOUT, STRAY, WRITE, Writer
+from conformance.lanes.hivm.functions.call import Call, Name
+from conformance.lanes.hivm.functions.writer import BLOCK, BYTES, LAYOUT, STRAY, WRITE, Writer
 
 # PadMode of the sources: 0 none, 2 the value given. 1, the first element, is not written here.
 NO_PADDING, PAD_VALUE = 0, 2

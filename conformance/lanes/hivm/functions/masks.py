@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from conformance.lanes.hivm.library.call import Call
-from conformance.lanes.hivm.library.writer import Writer
+from conformance.lanes.hivm.functions.call import Call
+from conformance.lanes.hivm.functions.writer import Writer
 
 
 def _compared(w: Writer, call: Call, left: str, right: str) -> str:

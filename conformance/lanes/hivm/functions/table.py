@@ -10,7 +10,7 @@ and functions of them that are not here, are not known: what a float32 minimum m
 order float32 numbers are added up, is published nowhere.
 
 Taken for granted, because nothing says otherwise: int16 and int32 arithmetic keeps the low 16 and 32 bits; float16 and
-float32 follow IEEE 754 to nearest (float32 division as :class:`~conformance.lanes.hivm.library.call.Rounding` says);
+float32 follow IEEE 754 to nearest (float32 division as :class:`~conformance.lanes.hivm.functions.call.Rounding` says);
 buffers of one call do not overlap, but for the result on top of a source.
 """
 
@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import re
 
-from conformance.lanes.hivm.library import casts, elementwise, masks, movement
-from conformance.lanes.hivm.library.call import Body, Function, Modes
+from conformance.lanes.hivm.functions import casts, elementwise, masks, movement
+from conformance.lanes.hivm.functions.call import Body, Function, Modes
 
 _ELTWISE = "Vector/Elementwise/EltWise1D.cpp"
 _CAST = "Vector/Cast/Cast1D.cpp"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from conformance.lanes.hivm.library.writer import Buffer, Mask, Writer
+from conformance.lanes.hivm.functions.writer import Buffer, Mask, Writer
 
 ELEMENTS = {
     "int8_t": "i8",
@@ -80,7 +80,7 @@ class Function:
     """One family of library functions.
 
     ``pattern`` of their names, with groups ``T``, ``U`` and ``op``; ``arguments``: the declared ones, see
-    ``conformance.lanes.hivm.library.table``; ``meaning`` for a reader; ``source``: where the meaning is from;
+    ``conformance.lanes.hivm.functions.table``; ``meaning`` for a reader; ``source``: where the meaning is from;
     ``write``: the body.
     """
 

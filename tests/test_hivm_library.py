@@ -20,7 +20,7 @@ import pytest
 from conformance.lanes.errors import Unsupported
 from conformance.lanes.hivm.functions import LAYOUT, READ, STRAY, WRITE, Rounding, body, check_call
 from conformance.lanes.hivm.functions.table import TABLE
-from tests.library_functions import POISON, Compiled, Packed, Vector, arguments, dtype, types
+from tests.hivm_functions import POISON, Compiled, Packed, Vector, arguments, dtype, types
 
 Values = npt.NDArray[Any]
 SIZES = range(66)

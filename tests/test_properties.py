@@ -16,7 +16,9 @@ from hypothesis import Phase, given, seed, settings
 from conformance.execution.array import Array
 from conformance.execution.session import Invocation
 from conformance.properties import ALL
+from conformance.properties.prepared import apart
 from conformance.properties.property import Rows
+from conformance.properties.tables import _names
 from conformance.subjects.entry import EntryPoint
 from conformance.subjects.held import holding
 from conformance.subjects.launching import Launching, Settings
@@ -311,3 +313,15 @@ def test_a_replay_asks_the_property_again(runs: dict[str, Ran], tmp_path: Path) 
     assert wrong.status == 1, wrong.tail
     assert "kernels.dcp: contents of the output: element 0" in wrong.output, wrong.tail
     assert right.status == 0, right.tail
+
+
+def test_renumbered_blocks_have_slots_that_fit() -> None:
+    """Where every block that there can be is in use, those from 1 on would be one too many."""
+    rows = tuple(tuple(range(row * 1024, (row + 1) * 1024)) for row in range(2))
+    group = Group(rows, 1 << 20, 1 << 20)
+    for choice in range(2):
+        names = _names(group, -1, choice)
+        assert sorted(names.values()) == list(range(2048))
+        assert names[0] != 0
+    case = apart(Case((0,), (), 0, 1, (group,), pad_id=5))
+    assert (case.pad_id, case.groups) == (-1, (group,))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import count
 
 from reference.case import Case, Group
+from reference.contract import FLOAT32_EXACT
 from reference.fields import INT32_MAX
 from reference.steps import SHARDED, rule_of
 
@@ -34,8 +35,15 @@ def roomy(case: Case) -> Case:
 
 
 def apart(case: Case) -> Case:
-    """With tables in which no block stands twice and none has a slot that is PAD_ID."""
-    return replace(case, groups=tuple(_apart(group, case.pad_id) for group in case.groups))
+    """With tables in which no block stands twice and none has a slot that is PAD_ID: -1 where every block is needed."""
+    to_spare = all(sum(map(len, g.block_table)) // g.blocks_per_kv_block < most_blocks(g) for g in case.groups)
+    pad_id = case.pad_id if to_spare else min(case.pad_id, -1)
+    return replace(case, groups=tuple(_apart(group, pad_id) for group in case.groups), pad_id=pad_id)
+
+
+def most_blocks(group: Group) -> int:
+    """How many allocated blocks there can be: their slots fit int32, and float32 holds the kernel blocks' numbers."""
+    return min(FLOAT32_EXACT // group.blocks_per_kv_block, (INT32_MAX + 1) // group.kv_cache_block_size)
 
 
 def _virtual(case: Case, group: Group) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from conformance.properties.prepared import apart
+from conformance.properties.prepared import apart, most_blocks
 from conformance.properties.property import Changed, Launches, Property, contradiction
 from conformance.subjects.entry import EntryPoint
 from reference.case import Case, Group
@@ -31,11 +31,13 @@ def _numbers(launch: Launches, case: Case, choice: int, entry: EntryPoint) -> st
 
 
 def _names(group: Group, pad_id: int, choice: int) -> Mapping[int, int]:
-    """Another number for each allocated block in the table: the same ones backwards, or those from 1 on."""
+    """Another number for each allocated block in the table: the same ones backwards, or those from 1 on where there are
+    so many.
+    """
     k = group.blocks_per_kv_block
     used = sorted({number // k for row in group.block_table for number in row})
     taken = {pad_id // group.block_size // k} if pad_id >= 0 else set()
-    if choice % 2:
+    if choice % 2 or len(used) + 1 >= most_blocks(group):
         return dict(zip(used, reversed(used), strict=True)) if not taken.intersection(used) else {}
     free = (number for number in range(1, len(used) + 2) if number not in taken)
     return dict(zip(used, free, strict=False))

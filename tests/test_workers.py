@@ -304,7 +304,7 @@ def test_workers_find_and_say_what_one_process_does(both: tuple[Path, list[Done]
         for entry in each.values():
             del entry["seconds"]
     assert counted[0] == counted[1]
-    known = [sorted((folder / f"{number}.toml").read_text().split("\n\n")) for number in "02"]
+    known = [sorted(map(str.strip, (folder / f"{number}.toml").read_text().split("\n\n"))) for number in "02"]
     assert known[0] == known[1]
     properties = [
         sorted(

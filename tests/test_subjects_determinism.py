@@ -95,7 +95,7 @@ NOTHING_DRAWN = ("test_sweep.py", "test_large.py", "test_compile_keys.py")
 
 
 def test_the_same_seed_draws_the_same_cases_for_every_test(tmp_path: Path) -> None:
-    """And the next seed draws others."""
+    """And the next seed draws others; also on a CI machine, where Hypothesis by itself would always draw the same."""
     options = ("--max-examples", "6", "--compile-budget", "3", "-p", "tests.drawn", "-p", "no:cacheprovider")
     everything = ("conformance", *(f"--ignore=conformance/{name}" for name in NOTHING_DRAWN))
     runs = {"first": (11, everything), "again": (11, everything), "next": (12, ["conformance/test_v2.py"])}
@@ -104,6 +104,8 @@ def test_the_same_seed_draws_the_same_cases_for_every_test(tmp_path: Path) -> No
         for name, (seed, which) in runs.items()
     ]
     variables = [{FILE: str(tmp_path / f"{name}.json"), "PYTHONHASHSEED": str(n)} for n, name in enumerate(runs)]
+    for on_ci in (0, 2):
+        variables[on_ci]["CI"] = "true"
     for done in together(commands, variables):
         assert done.status == 0, done.tail
     first, again, following = (json.loads((tmp_path / f"{name}.json").read_text()) for name in runs)

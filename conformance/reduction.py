@@ -111,13 +111,10 @@ def _candidates(case: Case, launch: Launch) -> Iterator[Candidate]:
             yield _without_tokens(case, first, first + count), launch
     if len(case.positions) > case.num_tokens:
         yield replace(case, positions=case.positions[: case.num_tokens]), launch
-    for length in dict.fromkeys((max(case.num_tokens, 1), case.num_tokens + 1)):
-        if length < case.max_num_tokens:
-            yield replace(case, max_num_tokens=length), replace(launch, output_length=length)
-    if launch.output_length is not None and launch.output_length > case.max_num_tokens:
-        yield case, replace(launch, output_length=case.max_num_tokens)
-        if launch.output_length > case.max_num_tokens + 1:
-            yield case, replace(launch, output_length=case.max_num_tokens + 1)
+    for length in _shorter(case.max_num_tokens, max(case.num_tokens, 1)):
+        yield replace(case, max_num_tokens=length), replace(launch, output_length=length)
+    for length in _shorter(launch.output_length or 0, case.max_num_tokens):
+        yield case, replace(launch, output_length=length)
     if launch.fence != "after":
         yield case, replace(launch, fence="after")
     for index, group in enumerate(case.groups):
@@ -127,6 +124,14 @@ def _candidates(case: Case, launch: Launch) -> Iterator[Candidate]:
     for token, position in enumerate(case.positions):
         for lower in _lower(case, position):
             yield replace(case, positions=(*case.positions[:token], lower, *case.positions[token + 1 :])), launch
+
+
+def _shorter(length: int, least: int) -> Iterator[int]:
+    """Lengths from ``least`` on that are less than ``length``: if the failure depends on it, down to the exact one."""
+    if length > least:
+        yield from dict.fromkeys(
+            (least, *(each for each in (least + 1, (least + length) // 2, length - 1) if each < length))
+        )
 
 
 def _halvings(number: int) -> Iterator[int]:

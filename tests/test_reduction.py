@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -15,7 +16,7 @@ from conformance.subjects.own import V1 as PROMISE
 from conformance.verdicts import Finding
 from reference.case import Case, ContextParallel, Group, Launch
 from reference.contract import violations
-from reference.verdict import compare
+from reference.verdict import CRASH, PASS, Verdict, compare
 from tests.supposed_launches import all_hypotheses, cases, supposed
 
 CONSTANTS = ("TILE_BLOCK_SIZE", "BLOCK_TABLE_WINDOW_SIZE")
@@ -129,3 +130,17 @@ def test_tokens_keep_their_part_where_blocks_and_ranks_change() -> None:
 )
 def test_slow_compilers_are_asked_less(seconds: float, check: Callable[[int], bool]) -> None:
     assert check(most_compilations(seconds))
+
+
+@pytest.mark.parametrize(("padded", "output"), [(6, 6), (1, 37), (13, 40)])
+def test_what_depends_on_a_length_is_shown_with_exactly_that_length(padded: int, output: int) -> None:
+    def run(case: Case, launch: Launch) -> Finding:
+        assert launch.output_length is not None
+        crashes = case.max_num_tokens >= padded and launch.output_length >= output
+        return Finding(ENTRY, case, launch, Verdict(CRASH if crashes else PASS), [], [])
+
+    case, launch = one_group(20, Group(rows(10), 2, 2), ContextParallel())
+    case, launch = replace(case, max_num_tokens=90), replace(launch, output_length=100)
+    smallest = reduced(run(case, launch), run)
+    assert (smallest.case.num_tokens, smallest.case.max_num_tokens) == (0, padded)
+    assert smallest.launch.output_length == output

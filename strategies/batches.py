@@ -67,7 +67,7 @@ Style = Callable[[Picker, Menu, int, int, int], Positions]
 
 REQUESTS = (
     *((n, False) for n in (*[1] * 8, 0, 0, *[2] * 8, *[3] * 4, 4, 4)),
-    *((n, True) for n in (*range(1, 10), 18)),
+    *((n, True) for n in (*range(1, 10), 18, 66)),
 )
 """(number of requests, whether it is a decode batch: the same few tokens for each)."""
 

@@ -6,6 +6,7 @@ code under test as its users do.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ class OverGroupTables:
 
     def __init__(self, module: ModuleType, function: str, lane: Lane) -> None:
         self._module, self._function, self._lane = module, getattr(module, function), lane
+        self._in_order_by_default = inspect.signature(self._function).parameters["idx_mapping"].default is None
         self.parameters = _parameters(OverGroupTables.__call__)
 
     def __call__(
@@ -66,6 +68,8 @@ class OverGroupTables:
             sharded=None if brief and all(sharded) else sharded,
             enabled=None if brief and all(enabled) else enabled,
         )
+        if brief and self._in_order_by_default and _counts_up(idx_mapping):
+            idx_mapping = None
         self._function(
             groups=groups,
             query_start_loc=query_start_loc,
@@ -205,6 +209,10 @@ def fill(tables: MultiGroupBlockTable, rows: Sequence[Sequence[Sequence[int]]]) 
         tables.append_row([own[len(own) // 2 :] for own in blocks], row)
     for row in range(count // 2):
         tables.swap_row(row, count - 1 - row)
+
+
+def _counts_up(rows: torch.Tensor | None) -> bool:
+    return rows is not None and rows.tolist() == list(range(rows.numel()))
 
 
 def _lists(*tensors: torch.Tensor) -> list[list[Any]]:

@@ -112,7 +112,10 @@ def _candidates(case: Case, launch: Launch) -> Iterator[Candidate]:
     if len(case.positions) > case.num_tokens:
         yield replace(case, positions=case.positions[: case.num_tokens]), launch
     for length in _shorter(case.max_num_tokens, max(case.num_tokens, 1)):
-        yield replace(case, max_num_tokens=length), replace(launch, output_length=length)
+        shorter = replace(case, max_num_tokens=length)
+        yield shorter, replace(launch, output_length=length)
+        if launch.output_length is not None:
+            yield shorter, launch
     for length in _shorter(launch.output_length or 0, case.max_num_tokens):
         yield case, replace(launch, output_length=length)
     if launch.fence != "after":

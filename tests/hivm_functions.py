@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from conformance.lanes.ascend import host, upstream
-from conformance.lanes.hivm.functions import OUTSIDE, Rounding, body
+from conformance.lanes.hivm.functions import DECLARED, OUTSIDE, UNDEFINED, Rounding, body
 from conformance.lanes.hivm.functions.call import ELEMENTS
 from conformance.lanes.hivm.functions.table import TABLE
 from conformance.lanes.hivm.functions.writer import memref
@@ -33,6 +33,7 @@ _SCALARS = {
 _MEMREF = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 UNTOUCHED = 0xA7
 POISON = 0x5A
+"""What functions leave undefined, unless told otherwise."""
 
 
 def dtype(name: str) -> Any:
@@ -138,18 +139,22 @@ class Packed:
 
 
 class Compiled:
-    """``names`` in one module, each with ``rounding``. What is told of accesses outside is in ``told``."""
+    """``names`` in one module, each with ``rounding``. What is told of accesses outside is in ``told``; what is
+    undefined has every byte ``undefined``.
+    """
 
     def __init__(self, names: Iterable[str], rounding: Rounding = Rounding.EXACT) -> None:
         self.told: list[tuple[int, int, int, int]] = []
         prototype = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 4)
         self._tell = prototype(lambda *words: self.told.append(words))
         llvm.add_symbol(OUTSIDE, ctypes.cast(self._tell, ctypes.c_void_p).value)
+        self.undefined = POISON
+        self._ask = ctypes.CFUNCTYPE(ctypes.c_uint64)(lambda: int.from_bytes([self.undefined] * 8, "little"))
+        llvm.add_symbol(UNDEFINED, ctypes.cast(self._ask, ctypes.c_void_p).value)
         self._types = {name: types(name) for name in names}
         bodies = [body(name, each, rounding) for name, each in self._types.items()]
         callers = [_caller(name, each) for name, each in self._types.items()]
-        outside = f"  func.func private @{OUTSIDE}(i64, i64, i64, i64)\n"
-        module = "module {\n" + outside + "".join([*bodies, *callers]) + "}\n"
+        module = "module {\n" + DECLARED + "".join([*bodies, *callers]) + "}\n"
         code = host.object_code(upstream.llvm_ir(module, PASSES), [f"call_{name}" for name in self._types], speed=0)
         self._code = host.Code(code)
         self._functions: dict[str, Any] = {}

@@ -37,6 +37,18 @@ def remainders(values, out, n):
 
 
 @triton.jit
+def shifted(values, out, n):
+    i = tl.arange(0, 64)
+    tl.store(out + i, tl.load(values + i) >> n)
+
+
+@triton.jit
+def shifted_and_thrown_away(values, out, n):
+    i = tl.arange(0, 64)
+    tl.store(out + i, tl.where(i < 0, tl.load(values + i) >> n, i))
+
+
+@triton.jit
 def gathered(values, indices, out):
     i = tl.arange(0, 64)
     tl.store(out + i, tl.gather(tl.load(values + i).to(tl.float32), tl.load(indices + i), 0).to(tl.int32))

@@ -211,6 +211,34 @@ def test_what_an_earlier_launch_left_in_ub_is_not_there(cache: Path) -> None:
     assert "which it has not written" in found.guard.message
 
 
+def test_a_result_that_is_not_defined_is_named_and_where_it_shows(launcher: Launcher) -> None:
+    """By how much an int32 is shifted is known up to 32."""
+    out = unwritten()
+    for n in (5, 32):
+        launcher.launch(kernels.shifted, (1,), {"values": SIXTY_FOUR, "out": out, "n": n})
+        assert out.tolist() == (SIXTY_FOUR >> min(n, 31)).tolist()
+    with pytest.raises(OutOfBounds) as caught:
+        launcher.launch(kernels.shifted, (1,), {"values": SIXTY_FOUR, "out": out, "n": 33})
+    found = caught.value
+    assert (found.guard.buffer, found.guard.direction) == ("UB", "read")
+    line = line_of(kernels.shifted, ">> n")
+    assert found.guard.message == (
+        f"what the launch stores depends on what vshrs_vs_1d_int32_t ({line}) leaves undefined"
+    )
+    assert found.stored_at == out.data_ptr()
+    launcher.launch(kernels.shifted_and_thrown_away, (1,), {"values": SIXTY_FOUR, "out": out, "n": 33})
+    assert out.tolist() == SIXTY_FOUR.tolist()
+
+
+def test_what_a_call_leaves_in_its_temporaries_is_not_defined(cache: Path) -> None:
+    """The sum is put where the addition has a temporary, which is stored."""
+    arguments = {"values": SIXTY_FOUR, "others": SIXTY_FOUR, "out": unwritten()}
+    result_as_temporary = replaced((r"(call @vadd_1d_int32_t\(%\w+, %\w+, )(%\w+)(, )(%\w+)", r"\1\2\3\2"))
+    found = violation_of(cache, kernels.added, arguments, result_as_temporary)
+    line = line_of(kernels.added, "* 3 +")
+    assert f"depends on what vadd_1d_int32_t ({line}) leaves undefined" in found.guard.message
+
+
 def test_an_argument_that_reaches_out_of_its_buffer(cache: Path) -> None:
     def longer(text: str) -> str:
         size = "%more = arith.constant 72 : index\n"

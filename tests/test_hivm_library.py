@@ -447,10 +447,14 @@ def test_nothing_outside_a_buffer_is_touched(compiled: Compiled, name: str, shor
     assert all(each.rest().all() for each in given if isinstance(each, Vector | Packed))
 
 
-def test_temporaries_are_poison_before_a_call_and_after_it(compiled: Compiled) -> None:
+@pytest.mark.parametrize("undefined", [0x5A, 0xA5])
+def test_temporaries_are_poison_before_a_call_and_after_it(
+    compiled: Compiled, monkeypatch: pytest.MonkeyPatch, undefined: int
+) -> None:
     """A plan that puts one on a source or on the result shows."""
+    monkeypatch.setattr(compiled, "undefined", undefined)
     one, two, result = (Vector("int32_t", 9).set(np.arange(9)) for _ in range(3))
-    poison = np.full(9, 0x5A5A5A5A, dtype=np.int32)
+    poison = np.full(36, undefined, dtype=np.uint8).view(np.int32)
     compiled("vadd_1d_int32_t", one, two, result, result)
     assert np.array_equal(result.values, poison)
     compiled("vadd_1d_int32_t", one, two, result, two)

@@ -12,7 +12,11 @@ from conformance.lanes.hivm.linking import Linker
 from conformance.lanes.hivm.program import Function, Place, Site
 
 POISON = (0xA5, 0x5A)
-"""What UB is filled with before each program of the first and the second run: no bit is the same in both."""
+"""What UB is filled with before each program of the first and the second run, and the bytes of what library functions
+leave undefined: no bit is the same in both.
+"""
+_WORDS = {byte: int.from_bytes([byte] * 8, "little", signed=True) for byte in POISON}
+_NO_SITE = -1
 
 Grid = tuple[int, int, int, int, bool]
 """Address of the arguments' words, programs in each dimension, and whether the last runs first."""
@@ -63,24 +67,35 @@ class Chip:
         self._same = ctypes.CDLL(None).memcmp
         self._same.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
         self._logs = (_Log(), _Log(), _Log())
+        self._account[ub.ODD_UNDEFINED] = _WORDS[POISON[1]]
 
     def link(self, functions: Iterable[Function]) -> None:
         self._linker.load(functions)
 
     def run(self, launch: Launch, grid: Grid, facts: Facts) -> None:
         """One launch. Raises OutOfBounds for an access outside what is planned, and where it makes something of UB that
-        it has not written; Unsupported when it stores more than can be kept.
+        it has not written or of what is undefined; Unsupported when it stores more than can be kept.
         """
         self._account[ub.LIMIT] = 8 * facts.ub_limit
         first, second, _ = self._logs
-        self._logged(first, runtime.KEEP_OLD, facts, launch, (*grid, POISON[0], 0, 0, 0))
+        self._logged(first, runtime.KEEP_OLD, facts, launch, (*grid, POISON[0], 0, 0, 0), POISON[0])
         self._undo()
-        self._logged(second, runtime.KEEP_NEW, facts, launch, (*grid, POISON[1], 0, 0, 0))
+        self._logged(second, runtime.KEEP_NEW, facts, launch, (*grid, POISON[1], 0, 0, 0), POISON[1])
         if not self._equal(first, second):
-            raise self._unwritten(launch, grid, facts)
+            raise self._culprit(launch, grid, facts)
 
-    def _logged(self, log: _Log, mode: int, facts: Facts, launch: Launch, arguments: Sequence[int]) -> None:
+    def _logged(
+        self,
+        log: _Log,
+        mode: int,
+        facts: Facts,
+        launch: Launch,
+        arguments: Sequence[int],
+        undefined: int,
+        odd_site: int = _NO_SITE,
+    ) -> None:
         account = self._account
+        account[ub.UNDEFINED], account[ub.ODD_SITE] = _WORDS[undefined], odd_site
         account[ub.MODE], account[ub.LOG], account[ub.USED] = mode, log.address, 0
         account[ub.CAPACITY], account[ub.FULL] = log.capacity, 0
         violated = launch(*arguments)
@@ -93,20 +108,35 @@ class Chip:
     def _equal(self, one: _Log, other: _Log) -> bool:
         return one.used == other.used and (not one.used or not self._same(one.address, other.address, one.used))
 
-    def _unwritten(self, launch: Launch, grid: Grid, facts: Facts) -> OutOfBounds:
-        """What part of UB the difference comes from: the one that alone makes it, filled otherwise than the rest."""
-        first, second, third = self._logs
+    def _culprit(self, launch: Launch, grid: Grid, facts: Facts) -> OutOfBounds:
+        """What the difference comes from: the call, or else the part of UB, that alone makes it, with other bytes than
+        the rest.
+        """
+        first, second, _ = self._logs
         stored_at = _first_difference(first, second)
-        for begin, end in dict.fromkeys((place.begin, place.end) for place in facts.places if place.end > place.begin):
-            try:
-                self._logged(third, runtime.KEEP_OLD, facts, launch, (*grid, POISON[0], begin, end - begin, POISON[1]))
-            except OutOfBounds as violation:
-                return violation
-            self._undo()
-            if not self._equal(first, third):
-                users = [each for each in facts.places if (each.begin, each.end) == (begin, end)]
-                return violations.unwritten(begin, users, stored_at)
+        usual = (*grid, POISON[0], 0, 0, 0)
+        try:
+            if self._differs(facts, launch, usual, POISON[1]):
+                sites = range(len(facts.sites))
+                odd = (site for site in sites if self._differs(facts, launch, usual, POISON[0], site))
+                site = next(odd, None)
+                return violations.undefined(None if site is None else facts.sites[site], stored_at)
+            for begin, end in dict.fromkeys((each.begin, each.end) for each in facts.places if each.end > each.begin):
+                if self._differs(facts, launch, (*grid, POISON[0], begin, end - begin, POISON[1]), POISON[0]):
+                    users = [each for each in facts.places if (each.begin, each.end) == (begin, end)]
+                    return violations.unwritten(begin, users, stored_at)
+        except OutOfBounds as violation:
+            return violation
         return violations.unwritten(None, (), stored_at)
+
+    def _differs(
+        self, facts: Facts, launch: Launch, arguments: Sequence[int], undefined: int, odd_site: int = _NO_SITE
+    ) -> bool:
+        """Whether such a run stores something else than the first; memory is as before afterwards."""
+        first, _, third = self._logs
+        self._logged(third, runtime.KEEP_OLD, facts, launch, arguments, undefined, odd_site)
+        self._undo()
+        return not self._equal(first, third)
 
 
 def _first_difference(one: _Log, other: _Log) -> int | None:

@@ -13,9 +13,6 @@ from conformance.lanes.hivm import functions, runtime
 from conformance.lanes.hivm.functions import Rounding
 from conformance.lanes.hivm.program import PASSES, Function
 
-_OUTSIDE = f"func.func private @{functions.OUTSIDE}(i64, i64, i64, i64)\n"
-
-
 # By symbol, and never unloaded: LLVM goes on resolving a symbol that it was given once.
 _LOADED: dict[str, host.Code] = {}
 
@@ -61,7 +58,7 @@ class Linker:
 
     def _compiled(self, function: Function) -> bytes:
         body = functions.body(function.name, function.plain_types, self._rounding)
-        text = upstream.llvm_ir(f"module {{\n{_OUTSIDE}{body}}}\n", PASSES)
+        text = upstream.llvm_ir(f"module {{\n{functions.DECLARED}{body}}}\n", PASSES)
         name = self.symbol(function)
         return host.object_code(runtime.function(text, function, name), (name,))
 

@@ -2,9 +2,10 @@
 
 LLVM IR by hand, because it ends launches (``longjmp``) and looks at descriptors, which no MLIR operation does.
 
-A launch runs twice on UB filled with different bytes. In the first run whatever is about to be stored over is logged;
-``undo`` swaps log and memory, so that the log holds what was stored and memory is as before; the second run logs what
-it has stored. Both logs are equal unless the program makes something of UB that it has not written.
+A launch runs twice, on UB filled with different bytes, which are also those of what library functions leave undefined.
+In the first run whatever is about to be stored over is logged; ``undo`` swaps log and memory, so that the log holds
+what was stored and memory is as before; the second run logs what it has stored. Both logs are equal unless the program
+makes something of UB that it has not written, or of what is undefined.
 """
 
 from __future__ import annotations
@@ -208,6 +209,19 @@ declare i64 @llvm.smin.i64(i64, i64)
 declare i64 @llvm.smax.i64(i64, i64)
 """
 
+# Asked once a call, so that it is one value in all of its results.
+_UNDEFINED = f"""
+define internal i64 @hivm_undefined() alwaysinline {{
+  %site = load i64, {_word(ub.SITE)}
+  %odd = load i64, {_word(ub.ODD_SITE)}
+  %here = icmp eq i64 %site, %odd
+  %usual = load i64, {_word(ub.UNDEFINED)}
+  %other = load i64, {_word(ub.ODD_UNDEFINED)}
+  %word = select i1 %here, i64 %other, i64 %usual
+  ret i64 %word
+}}
+"""
+
 _OUTSIDE = f"""
 define internal void @hivm_outside(i64 %address, i64 %size, i64 %index, i64 %kind) {{
   %own = add i64 %kind, {READ_BEYOND}
@@ -358,9 +372,9 @@ def function(llvm_ir: str, declared: Function, symbol: str) -> str:
             *after,
         ]
     )
-    text = "\n".join(line for line in llvm_ir.splitlines() if not line.startswith("declare void @hivm_outside("))
+    text = re.sub(r"(?m)^declare \w+ @hivm_(?:outside|undefined)\(.*$", "", llvm_ir)
     checked = f"define void @{symbol}({', '.join(types)}) {{\n{body}\n  ret void\n}}\n"
-    return f"{text}\n{_DECLARED}{_CHECK}{_OUTSIDE}\n{checked}"
+    return f"{text}\n{_DECLARED}{_CHECK}{_OUTSIDE}{_UNDEFINED}\n{checked}"
 
 
 def _with_accesses(llvm_ir: str) -> tuple[str, list[str]]:

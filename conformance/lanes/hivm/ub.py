@@ -20,6 +20,9 @@ SPAN = 1 << 20
 """What is mapped, in bytes: more than any chip has, so that a plan beyond UB's end is reported and no crash."""
 
 MODE, LOG, USED, CAPACITY, FULL, SITE, KIND, WORD, FIRST, LAST, LIMIT = range(11)
+
+UNDEFINED, ODD_SITE, ODD_UNDEFINED = range(11, 14)
+"""The account's words for what library functions leave undefined: at all sites, and at one of them otherwise."""
 JUMP = 16
 """The account's first word of a jump buffer, by which a violation ends its launch."""
 

@@ -65,5 +65,14 @@ def unwritten(begin: int | None, users: Sequence[Place], stored_at: int | None) 
     return OutOfBounds(Guard(ON_CHIP, "read", begin or 0, 0, message), stored_at)
 
 
+def undefined(site: Site | None, stored_at: int | None) -> OutOfBounds:
+    """What is stored depends on what the library function called at ``site`` does not define: a result, or what its
+    temporaries hold. None: it takes more than one call.
+    """
+    who = "library functions leave" if site is None else f"{_at(site.what, site.line)} leaves"
+    message = f"what the launch stores depends on what {who} undefined"
+    return OutOfBounds(Guard(ON_CHIP, "read", 0, 0, message), stored_at)
+
+
 def _violation(direction: str, address: int, distance: int, message: str) -> OutOfBounds:
     return OutOfBounds(Guard(ON_CHIP, direction, address - ub.BASE, distance, message))

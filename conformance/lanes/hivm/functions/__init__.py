@@ -12,16 +12,28 @@ from collections.abc import Mapping, Sequence
 from conformance.lanes.errors import Unsupported
 from conformance.lanes.hivm.functions.call import ELEMENTS, Call, Function, Name, Rounding
 from conformance.lanes.hivm.functions.table import TABLE
-from conformance.lanes.hivm.functions.writer import LAYOUT, OUTSIDE, READ, STRAY, WRITE, Buffer, Mask, Writer, memref
+from conformance.lanes.hivm.functions.writer import (
+    DECLARED,
+    LAYOUT,
+    OUTSIDE,
+    READ,
+    STRAY,
+    UNDEFINED,
+    WRITE,
+    Buffer,
+    Mask,
+    Writer,
+    memref,
+)
 
-__all__ = ["LAYOUT", "OUTSIDE", "READ", "STRAY", "WRITE", "Rounding", "body", "check_call"]
+__all__ = ["DECLARED", "LAYOUT", "OUTSIDE", "READ", "STRAY", "UNDEFINED", "WRITE", "Rounding", "body", "check_call"]
 
 _MASK = memref("i8")
 
 
 def body(name: str, types: Sequence[str], rounding: Rounding = Rounding.EXACT) -> str:
     """The MLIR text of library function ``name`` with arguments of ``types``, as declared without address spaces and
-    with ``i8`` for ``i1`` in buffers. It calls ``OUTSIDE``, which the module has to define.
+    with ``i8`` for ``i1`` in buffers. The module declares what it calls (``DECLARED``), and the lane defines it.
 
     Raises Unsupported for a name that is not known, and for one that is declared otherwise than it is known.
     """
@@ -46,10 +58,10 @@ def body(name: str, types: Sequence[str], rounding: Rounding = Rounding.EXACT) -
         else:
             values.append(argument)
     for each in temporaries:
-        _poison(w, each)
+        _forget(w, each)
     function.write(w, Call(parsed, tuple(buffers), tuple(masks), tuple(values), rounding))
     for each in temporaries:
-        _poison(w, each)
+        _forget(w, each)
     return w.text()
 
 
@@ -91,8 +103,8 @@ def _declared(kind: str, name: Name) -> str:
     return _MASK if element == "i1" else memref(element)
 
 
-def _poison(w: Writer, temporary: Buffer | Mask) -> None:
+def _forget(w: Writer, temporary: Buffer | Mask) -> None:
     if isinstance(temporary, Mask):
-        w.fill_mask(temporary, w.poison("i8"))
+        w.fill_mask(temporary, w.undefined("i8"))
     else:
-        w.fill(temporary, w.poison(temporary.element))
+        w.fill(temporary, w.undefined(temporary.element))

@@ -64,7 +64,7 @@ def _converted(w: Writer, name: Name, value: str) -> str:
     if name.is_float("T"):
         sign = "s" if name.is_signed("U") else "u"
         kept = w.op(f'llvm.call_intrinsic "llvm.fpto{sign}i.sat.{result}.{source}"({value}) : ({source}) -> {result}')
-        return w.select(w.compare("uno", value, value, source), w.poison(result), kept, result)
+        return w.select(w.compare("uno", value, value, source), w.undefined(result), kept, result)
     if BYTES[result] > BYTES[source]:
         return w.op(f"arith.{'extsi' if name.is_signed('T') else 'extui'} {value} : {source} to {result}")
     bits = 8 * BYTES[result] - 1

@@ -90,4 +90,4 @@ def shift(w: Writer, call: Call) -> None:
         shifted = w.arith(operation, w.load_any(source, i, single), near, element)
         if not arithmetic:  # by width - 1 an arithmetic shift has filled everything with the sign
             shifted = w.select(all_out, w.zero(element), shifted, element)
-        w.store(w.select(known, shifted, w.poison(element), element), result, i)
+        w.store(w.select(known, shifted, w.undefined(element), element), result, i)

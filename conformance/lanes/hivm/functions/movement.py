@@ -79,7 +79,7 @@ def plain(_: Name) -> Mapping[int, Iterable[int]]:
 
 
 def gather(w: Writer, call: Call) -> None:
-    """An index outside the source gives poison, and is told about.
+    """An index outside the source gives nothing that is defined, and is told about.
 
     The chip adds it to the source's address, whatever it is, and takes the elements of the source to lie side by side.
     Of an aligned source of one element the library copies that one and does not look at indices.
@@ -105,7 +105,7 @@ def gather(w: Writer, call: Call) -> None:
         w.emit(f"scf.yield {w.load(source, index)} : {element}")
         w.emit("} else {")
         w.outside(source, size, index, STRAY)
-        w.emit(f"scf.yield {w.poison(element)} : {element}")
+        w.emit(f"scf.yield {w.undefined(element)} : {element}")
         w.emit("}")
         w.store(value, result, i)
 

@@ -12,6 +12,10 @@ defines:
 ``address`` of the buffer's first element in bytes (of a mask: its first byte), its ``size`` in elements, the ``index``
 of the element outside, and ``kind``: READ, WRITE, STRAY (a gather's index, which the chip follows to wherever in UB it
 leads) or LAYOUT (the buffer lies in memory so that it is not known what the function does: nothing was done).
+
+What a function leaves undefined is what the lane says, which defines that as well, eight bytes of it:
+
+    func.func private @hivm_undefined() -> i64
 """
 
 from __future__ import annotations
@@ -20,20 +24,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-OUTSIDE = "hivm_outside"
+OUTSIDE, UNDEFINED = "hivm_outside", "hivm_undefined"
+DECLARED = f"""\
+  func.func private @{OUTSIDE}(i64, i64, i64, i64)
+  func.func private @{UNDEFINED}() -> i64
+"""
+"""What a module with functions declares."""
+
 READ, WRITE, STRAY, LAYOUT = range(4)
 
 BYTES = {"i8": 1, "i16": 2, "f16": 2, "i32": 4, "f32": 4, "i64": 8}
-POISON = {
-    "i8": "90",
-    "i16": "23130",
-    "i32": "1515870810",
-    "i64": "6510615555426900570",
-    "f16": "0x5A5A",
-    "f32": "0x5A5A5A5A",
-}
-"""What temporaries hold before and after a call, and results that are not defined: every byte 0x5A."""
-
 BLOCK = 32
 """Bytes that the chip moves and aligns by."""
 
@@ -76,6 +76,7 @@ class Writer:
         self._lines: list[str] = []
         self._values = 0
         self._constants: dict[tuple[str, str], str] = {}
+        self._undefined: dict[str, str] = {}
 
     # Text
 
@@ -85,7 +86,8 @@ class Writer:
             f"{name} = arith.constant {value}" + (f" : {kind}" if kind != "i1" else "")
             for (value, kind), name in self._constants.items()
         ]
-        body = "\n    ".join([*constants, *self._lines, "return"])
+        undefined = [line for element, name in self._undefined.items() for line in _undefined(name, element)]
+        body = "\n    ".join([*constants, *undefined, *self._lines, "return"])
         return (
             f"  func.func private @{self._name}({arguments})"
             f" attributes {{llvm.linkage = #llvm.linkage<internal>}} {{\n    {body}\n  }}\n"
@@ -110,8 +112,9 @@ class Writer:
     def zero(self, element: str) -> str:
         return self.constant("0.0" if element[0] == "f" else 0, element)
 
-    def poison(self, element: str) -> str:
-        return self.constant(POISON[element], element)
+    def undefined(self, element: str) -> str:
+        """What temporaries hold before and after a call, and results that are not defined."""
+        return self._undefined.setdefault(element, f"%undefined_{element}")
 
     def select(self, condition: str, yes: str, no: str, kind: str) -> str:
         return self.op(f"arith.select {condition}, {yes}, {no} : {kind}")
@@ -246,3 +249,11 @@ class Writer:
         start = self.arith("shrui", self.arith("addi", mask.offset, self.constant(7)), self.constant(3))
         with self.loop(end, start) as index:
             self.emit(f"memref.store {byte}, {mask.bytes}[{index}] : memref<{_ALL}xi8>")
+
+
+def _undefined(name: str, element: str) -> list[str]:
+    """Operations that make ``name`` the first bytes of what the lane says."""
+    bits = f"i{8 * BYTES[element]}"
+    lines = [f"{name}_word = func.call @{UNDEFINED}() : () -> i64"]
+    lines.append(f"{name}_bits = arith.{'bitcast' if bits == 'i64' else 'trunci'} {name}_word : i64 to {bits}")
+    return [*lines, f"{name} = arith.bitcast {name}_bits : {bits} to {element}"]

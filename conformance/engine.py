@@ -227,13 +227,18 @@ def narrowed(declaration: Declaration, specialization: Specialization) -> Declar
     """What is drawn for one specialization of an entry point that takes several groups.
 
     Flags and rings are pointers that may be absent, which is a compilation of its own: half of the specializations have
-    them always, the other half never, so that a run compiles each once and not up to eight times.
+    them always, the other half never, so that a run compiles each once and not up to eight times. Block tables, which
+    alone have rings beside replicated groups, have all of it always: on several ranks they compile nothing, on one
+    little.
     """
-    if "groups" not in declaration.features:
+    features = declaration.features
+    if "groups" not in features or features >= {"circular", "sharded"}:
         return declaration
     s = specialization
     flags = has_flags(settings_of(s), s.block_size, s.cp, s.pad_id)
     absent = set() if flags else {"enabled", "sharded"}
+    if s.tile is None and s.block_size % s.cp.interleave:
+        absent.discard("sharded")  # a host must take blocks that the interleave does not divide: only these groups' may
     if not (flags or s.circular):
         absent.add("circular")
     return Declaration(declaration.clauses, declaration.features - absent)

@@ -194,8 +194,8 @@ def _forms(declaration: Declaration, geometry: Geometry) -> Iterator[GroupSpec]:
     for enabled in (True, False) if "enabled" in features else (True,):
         if geometry.kv_cache_block_size % cp.interleave == 0:
             yield GroupSpec(geometry, enabled=enabled)
-        if "circular" in features and geometry.blocks_per_kv_block == 1 and (cp.size == 1 or not enabled):
-            yield GroupSpec(one_rank, "circular", enabled=enabled)
+        if "circular" in features and (cp.size == 1 or not enabled):
+            yield GroupSpec(Geometry(geometry.block_size, 1, NO_CP), "circular", enabled=enabled)
         if "sharded" in features:
             yield GroupSpec(one_rank, sharded=False, enabled=enabled)
 

@@ -55,6 +55,11 @@ class Shown(TerminalRepr):
                 tw.line(_line(line))
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if not config.option.fulltrace:
+        config.pluginmanager.register(LastFrame(), "conformance-last-frame")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
@@ -113,6 +118,19 @@ def pytest_keyboard_interrupt() -> None:
     ending()
 
 
+class LastFrame:
+    """Of an interrupt pytest shows the last frame, but parses the source of every one, which takes seconds where the
+    machine is busy. Here it gets no other; ``--full-trace`` shows all of them.
+    """
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        shown = excinfo.traceback.filter(excinfo) or excinfo.traceback
+        excinfo.traceback = type(shown)(shown[-1:])
+        excinfo.value.__suppress_context__ = True
+
+
+@pytest.hookimpl(tryfirst=True)  # the reports are due before workers and their processes have gone
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Write what is written at the end, however the run ended, and before pytest says anything about it."""
     config = session.config

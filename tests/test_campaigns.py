@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from _pytest._code.code import ExceptionChainRepr
 
 from conformance import interrupts, outputs
 from conformance.corpus import Corpus
@@ -121,6 +122,43 @@ def test_a_signal_that_python_drops_is_not_the_only_one_that_counts() -> None:
 def test_the_end_begins_before_pytest_looks_at_the_interrupt() -> None:
     hook = outputs.pytest_keyboard_interrupt
     assert hook.pytest_impl["tryfirst"]  # type: ignore[attr-defined]
+
+
+def test_reports_are_written_before_workers_are_waited_for() -> None:
+    hook = outputs.pytest_sessionfinish
+    assert hook.pytest_impl["tryfirst"]  # type: ignore[attr-defined]
+
+
+def _interrupted(frames: int) -> None:
+    if frames:
+        _interrupted(frames - 1)
+    try:
+        raise ValueError
+    except ValueError:
+        raise KeyboardInterrupt("SIGTERM")  # noqa: B904  (with what it came out of, as signals do)
+
+
+def test_of_an_interrupt_no_frame_is_parsed_but_the_one_that_is_shown() -> None:
+    """The others lie in large files: seconds in which nothing is written yet."""
+    with pytest.raises(KeyboardInterrupt) as raised:
+        _interrupted(20)
+    whole = raised.getrepr(funcargs=True)
+    outputs.LastFrame().pytest_keyboard_interrupt(raised)
+    short = raised.getrepr(funcargs=True)
+    assert isinstance(whole, ExceptionChainRepr)
+    assert isinstance(short, ExceptionChainRepr)
+    assert len(whole.chain) == 2
+    [(frames, crash, _)] = short.chain
+    assert len(frames.reprentries) == 1
+    assert vars(crash) == vars(whole.reprcrash)
+
+
+@pytest.mark.parametrize("full_trace", [False, True])
+def test_a_full_trace_is_full(full_trace: bool) -> None:
+    names: list[str] = []
+    manager = SimpleNamespace(register=lambda plugin, name: names.append(name))
+    outputs.pytest_configure(SimpleNamespace(option=SimpleNamespace(fulltrace=full_trace), pluginmanager=manager))  # type: ignore[arg-type]
+    assert names == ([] if full_trace else ["conformance-last-frame"])
 
 
 @pytest.mark.usefixtures("kept")

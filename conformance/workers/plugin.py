@@ -51,8 +51,10 @@ _SHOWN = "conformance"
 _ENDED = "conformance"
 """Of what pytest-xdist brings from a worker that has ended: why it refused, and why its results are not there."""
 _CONTROLLER = "conformance-controller"
-PATIENCE = 4.0
-"""Seconds that workers get to write what they have when a run is ended: it has five in all."""
+PATIENCE = 3.0
+"""Seconds that workers get to write what they have when a run is ended: it has five in all, and the page is drawn in
+what is left.
+"""
 _LAST = 0.5
 """Seconds that they get after that, when all is written, before pytest-xdist kills those that are still there."""
 

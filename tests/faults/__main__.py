@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.faults.comparing import compared, side_by_side
-from tests.faults.killing import INVALID, PUBLISHED, RANDOM
-from tests.faults.matrix import RESULTS, Bar, faults, run
+from tests.faults.killing import CONFORMANCE, INVALID, PUBLISHED, RANDOM
+from tests.faults.matrix import RESULTS, Bar, Fault, faults, missing, run, searches
 from tests.faults.results import Results
 from tests.faults.table import document, lines, write
+from tests.faults.tables import tables
 
 CORES = os.cpu_count() or 1
 REPORT = Path("reports/output/faults.json")
@@ -27,7 +30,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="FILE", help="what is known, appended to")
     parser.add_argument("--report", type=Path, default=REPORT, metavar="FILE", help=f"default {REPORT}")
     parser.add_argument("--compare", action="store_true", help="also what published tests and naive random cases kill")
+    parser.add_argument(
+        "--tables",
+        action="store_true",
+        help="look for nothing; print the report's figures as docs/detection.md has them",
+    )
     options = parser.parse_args(arguments)
+    if options.tables:
+        return _tables(parser, options.report)
     if options.seeds < 1 or options.workers < 1:
         parser.error("--seeds and --workers must be at least 1")
     try:
@@ -38,6 +48,8 @@ def main(arguments: list[str] | None = None) -> int:
     if not chosen:
         parser.error(f"--only {options.only}: no fault's name or entry point matches")
     seeds, known = range(options.seeds), Results.read(options.results)
+    for line in expected(chosen, seeds, known, workers=options.workers, compare=options.compare):
+        print(line, flush=True)
     try:
         found = run(chosen, seeds, known, workers=options.workers, tell=Bar())
         report = document(chosen, found, seeds)
@@ -60,6 +72,34 @@ def main(arguments: list[str] | None = None) -> int:
         for line in side_by_side(report["compared"]):
             print(line)
     return 0 if report["summary"]["as_it_should_be"] else 1
+
+
+def expected(
+    chosen: Sequence[Fault], seeds: Sequence[int], known: Results, *, workers: int, compare: bool
+) -> Iterator[str]:
+    """What is to be done, and how long it is likely to take."""
+    real = [fault for fault in chosen if not fault.equivalent]
+    parts: list[tuple[str, Sequence[Fault], Sequence[int]]] = [(CONFORMANCE, chosen, seeds)]
+    parts += [(PUBLISHED, real, range(1)), (RANDOM, real, seeds)] if compare else []
+    minutes = 0.0
+    for suite, faults_of, seeds_of in parts:
+        wanted = searches(faults_of, seeds_of, suite, known)
+        left = missing(wanted, known)
+        takes = sum(each.seconds for each in left) / workers / 60
+        minutes += takes
+        yield f"{suite}: {len(wanted)} searches, {len(wanted) - len(left)} of them known, about {takes:.0f} min"
+    if compare:
+        yield f"about {minutes:.0f} min in all, as long as earlier searches took"
+
+
+def _tables(parser: argparse.ArgumentParser, file: Path) -> int:
+    try:
+        report = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        parser.error(f"--tables {file}: {error}")
+    for line in tables(report):
+        print(line)
+    return 0
 
 
 if __name__ == "__main__":

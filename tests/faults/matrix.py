@@ -113,6 +113,34 @@ class Job:
 Done = list[tuple[int, dict[str, Any]]]
 
 
+@dataclass(frozen=True, slots=True)
+class Search:
+    """One cell of the matrix, and the seconds that it is likely to take."""
+
+    fault: Fault
+    seed: int
+    key: Key
+    seconds: float
+
+
+def searches(chosen: Sequence[Fault], seeds: Sequence[int], suite: str, results: Results) -> list[Search]:
+    """All of them, whether known or not. An equivalent is looked for with the first seed alone."""
+    found = []
+    for fault in chosen:
+        digest, seconds = fault.digest(), results.likely_seconds(fault.name, suite)
+        own = seeds[:1] if fault.equivalent else seeds
+        found += [Search(fault, seed, Key(fault.name, digest, suite, seed), seconds) for seed in own]
+    return found
+
+
+def missing(wanted: Sequence[Search], results: Results) -> list[Search]:
+    return [each for each in wanted if each.key not in results.known]
+
+
+Tell = Callable[[int, int, float, str], None]
+"""(searches done, searches in all, seconds that are likely to be left, the fault that was looked for last)."""
+
+
 def run(
     chosen: Sequence[Fault],
     seeds: Sequence[int],
@@ -120,43 +148,56 @@ def run(
     *,
     workers: int,
     suite: str = CONFORMANCE,
-    tell: Callable[[int, int, str], None] = lambda done, total, name: None,
+    tell: Tell = lambda done, total, left, name: None,
 ) -> dict[str, dict[int, Any]]:
     """Results by fault and seed. What is known is not run again; what is found out is written at once."""
     CACHE.mkdir(parents=True, exist_ok=True)
+    wanted = searches(chosen, seeds, suite, results)
+    keys = {(each.fault.name, each.seed): each.key for each in wanted}
+    left = {each.key: each for each in missing(wanted, results)}
+    pace = Pace(sum(each.seconds for each in left.values()), workers)
+
+    def done(fault: Fault, found: Done) -> None:
+        for seed, result in found:
+            search = left.pop(keys[fault.name, seed])
+            results.add(search.key, result)
+            pace.did(search.seconds)
+        tell(len(wanted) - len(left), len(wanted), pace.left(), fault.name)
+
+    tell(len(wanted) - len(left), len(wanted), pace.left(), "")
     with tempfile.TemporaryDirectory(prefix="faults-") as scratch:
-        subjects = {fault.name: fault.digest() for fault in chosen}
-
-        def key(fault: Fault, seed: int) -> Key:
-            return Key(fault.name, subjects[fault.name], suite, seed)
-
-        wanted = [(fault, seed) for fault in chosen for seed in (seeds[:1] if fault.equivalent else seeds)]
-        missing = [(fault, seed) for fault, seed in wanted if key(fault, seed) not in results.known]
-        total, done = len(wanted), len(wanted) - len(missing)
-        tell(done, total, "")
         # What is likely to be found is looked for first: an equivalent takes as long as many that are killed.
         for part, untold in ((seeds[:1], False), (seeds[1:], False), (seeds[:1], True)):
             jobs = []
             for fault in chosen:
-                left = tuple(seed for owner, seed in missing if owner is fault and seed in part)
-                first = results.known.get(key(fault, seeds[0]), {})
-                if bool(fault.equivalent) != untold:
+                own = tuple(seed for seed in part if keys.get((fault.name, seed)) in left)
+                if not own or bool(fault.equivalent) != untold:
                     continue
-                if left and part != seeds[:1] and first.get("status") == INVALID:
-                    for seed in left:  # what does not run does not run with any seed
-                        results.add(key(fault, seed), first)
-                    done += len(left)
-                elif left:
-                    jobs.append(Job(fault, left, suite, fault.texts()))
+                first = results.known.get(keys[fault.name, seeds[0]], {})
+                if part != seeds[:1] and first.get("status") == INVALID:  # nor does it run with another seed
+                    done(fault, [(seed, dict(first)) for seed in own])
+                else:
+                    jobs.append(Job(fault, own, suite, fault.texts()))
             for job, found in _each(jobs, Path(scratch), workers):
-                for seed, result in found:
-                    results.add(key(job.fault, seed), result)
-                done += len(found)
-                tell(done, total, job.fault.name)
-        answer: dict[str, dict[int, Any]] = {fault.name: {} for fault in chosen}
-        for fault, seed in wanted:
-            answer[fault.name][seed] = results.known[key(fault, seed)]
-        return answer
+                done(job.fault, found)
+    answer: dict[str, dict[int, Any]] = {fault.name: {} for fault in chosen}
+    for each in wanted:
+        answer[each.fault.name][each.seed] = results.known[each.key]
+    return answer
+
+
+class Pace:
+    """How long what is left takes: as long as was likely before, corrected by what the part that is done took."""
+
+    def __init__(self, seconds: float, workers: int) -> None:
+        self._left, self._done, self._workers, self._started = seconds, 0.0, workers, time.monotonic()
+
+    def did(self, seconds: float) -> None:
+        self._left, self._done = self._left - seconds, self._done + seconds
+
+    def left(self) -> float:
+        likely = max(self._left, 0.0) / self._workers
+        return likely * (time.monotonic() - self._started) * self._workers / self._done if self._done else likely
 
 
 def _each(jobs: Sequence[Job], scratch: Path, workers: int) -> Any:
@@ -218,14 +259,10 @@ class Bar:
     """How far it is, on a terminal in one line that is written over, elsewhere a line a minute."""
 
     def __init__(self, stream: TextIO = sys.stderr) -> None:
-        self._stream, self._started, self._told = stream, time.monotonic(), 0.0
-        self._first: int | None = None
+        self._stream, self._told = stream, 0.0
 
-    def __call__(self, done: int, total: int, name: str) -> None:
+    def __call__(self, done: int, total: int, left: float, name: str) -> None:
         now = time.monotonic()
-        self._first = done if self._first is None else self._first
-        fresh = done - self._first
-        left = (now - self._started) / fresh * (total - done) if fresh else 0.0
         line = f"{done}/{total} searches, {left / 60:.0f} min left  {name[:70]}"
         if self._stream.isatty():
             bar = "#" * (30 * done // max(total, 1))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
+from statistics import mean
 from textwrap import dedent
 from typing import Any
 
@@ -21,15 +22,23 @@ from tests.faults.killing import PUBLISHED, RANDOM, ROOT
 SUITE = (
     ("reference/*.py", ()),
     ("strategies/*.py", ()),
-    ("conformance/engine.py", ("AXES", "_HOST_AXES", "_HOST_BUDGET", "declared", "narrowed")),
+    ("conformance/engine.py", ("AXES", "_HOST_AXES", "_HOST_BUDGET", "settings_of", "declared", "narrowed")),
     ("conformance/under_test.py", ("_cases_of_kind", "agrees_with_the_oracle", "_assert")),
     ("conformance/verdicts.py", ("judge",)),
     ("conformance/boundaries.py", ("_boundaries", "promised", "_promised_tokens", "finding_of")),
     ("conformance/large.py", ()),
+    ("conformance/subjects/allocated.py", ()),
+    ("conformance/subjects/*binding.py", ()),
+    ("conformance/subjects/host_functions.py", ()),
+    ("conformance/subjects/launching.py", ()),
     ("conformance/subjects/own.py", ()),
     ("tests/faults/trials.py", ("trials", "_draw")),
 )
-"""What decides which cases are drawn and how an outcome is judged: files, or of a file these definitions."""
+"""What decides which cases are drawn, how they are launched and how an outcome is judged: files, or of a file these
+definitions.
+"""
+
+_UNKNOWN_SECONDS = 3.0
 
 OTHERS = {PUBLISHED: (("tests/faults/published.py", ()),), RANDOM: (("tests/faults/naive.py", ()),)}
 """What decides it beside that for the other suites."""
@@ -103,10 +112,13 @@ class Key:
 
 @dataclass(slots=True)
 class Results:
-    """The lines of ``file`` that belong to today's sources."""
+    """The lines of ``file`` that belong to today's sources. Of all of them, also of those that do not any more,
+    ``seconds`` says what a search for a fault took, by its name and by the suite.
+    """
 
     file: Path
     known: dict[Key, Mapping[str, Any]] = field(default_factory=dict)
+    seconds: dict[tuple[str, str], list[float]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, file: Path) -> Results:
@@ -118,9 +130,19 @@ class Results:
                     item = json.loads(line)
                 except json.JSONDecodeError:
                     continue
+                results.seconds.setdefault((item["name"], item["suite"]), []).append(item["result"]["seconds"])
                 if item["digest"] == suite_digest(item["suite"]):
                     results.known[_key(item)] = item["result"]
         return results
+
+    def likely_seconds(self, name: str, suite: str) -> float:
+        """What one more search for that fault takes, as far as that is known: as long as those before it, or as one for
+        any fault.
+        """
+        own = self.seconds.get((name, suite)) or [
+            each for (_, other), all_of in self.seconds.items() if other == suite for each in all_of
+        ]
+        return mean(own) if own else _UNKNOWN_SECONDS
 
     def add(self, key: Key, result: Mapping[str, Any]) -> None:
         """Remember a result, on disk before anything else is done."""

@@ -32,13 +32,15 @@ class Share:
 
 @dataclass(slots=True)
 class Explored:
-    """``drawn``: by entry point, how many cases each specialization was drawn for. ``number`` is the seed by which this
-    run chooses among what was drawn equally often.
+    """``drawn``: by entry point, how many cases each specialization was drawn for; ``own``: of these in this run, with
+    a place for every entry point that was asked for a pool. ``number`` is the seed by which this run chooses among what
+    was drawn equally often.
     """
 
     file: Path
     number: int = 0
     drawn: dict[str, Counter[Specialization]] = field(default_factory=dict)
+    own: dict[str, Counter[Specialization]] = field(default_factory=dict)
     spaces: dict[str, list[Share]] = field(default_factory=dict)
     _axes: dict[str, tuple[EntryPoint, Axes]] = field(default_factory=dict)
 
@@ -60,12 +62,19 @@ class Explored:
 
     def pool(self, entry: EntryPoint, axes: Axes, budget: int) -> Pool:
         """At most ``budget`` specializations: what adds most to the triples drawn so far, then what was drawn least."""
-        self._axes[entry.id] = entry, axes
+        self.add(entry, axes, Counter())
         return least_drawn(entry.declaration, axes, budget, self.drawn.get(entry.id, Counter()), self.number)
 
     def drew(self, entry: EntryPoint, specialization: Specialization) -> None:
         """A case was drawn for ``specialization``."""
-        self.drawn.setdefault(entry.id, Counter())[specialization] += 1
+        for counted in (self.drawn, self.own):
+            counted.setdefault(entry.id, Counter())[specialization] += 1
+
+    def add(self, entry: EntryPoint, axes: Axes, drawn: Counter[Specialization]) -> None:
+        """Cases were drawn for ``drawn`` from the space that ``axes`` are, by a worker of this run."""
+        self._axes[entry.id] = entry, axes
+        for counted in (self.drawn, self.own):
+            counted.setdefault(entry.id, Counter()).update(drawn)
 
     def write(self) -> None:
         """Raises ReportError."""

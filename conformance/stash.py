@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -12,6 +13,7 @@ from conformance.engine import Engine
 from conformance.recording import Recorder
 from conformance.under_test import UnderTest
 from conformance.workers.places import Place
+from strategies.specializations import Specialization
 
 ENGINE = pytest.StashKey[Engine]()
 """There once the subjects are loaded; absent where the suite itself is not collected."""
@@ -24,6 +26,8 @@ PLACE = pytest.StashKey[Place]()
 """Where this process runs, in a worker of pytest-xdist."""
 COMPILED = pytest.StashKey[Callable[[], None]]()
 """What to call once all that the tests draw from is compiled."""
+DRAWN = pytest.StashKey[dict[str, Counter[Specialization]]]()
+"""By entry point, for which specializations workers have drawn cases, where that is counted (``--explored``)."""
 SAID = pytest.StashKey[dict[str, str]]()
 """The lines that the run begins with, each under what it is about."""
 

@@ -64,10 +64,12 @@ def test_what_was_drawn_is_kept(tmp_path: Path) -> None:
     first.write()
     again = Explored(file, 4)
     again.read()
-    assert again.drawn == first.drawn
+    assert again.drawn == first.drawn == first.own
     assert again.drawn["kernels.v1"][chosen[0]] == 2
     assert again.describe() == first.describe() != ""
     assert not set(chosen[3:]) & set(again.pool(ENTRY, SMALL, 12))  # but for the simplest of each kind
+    again.add(ENTRY, SMALL, Counter({chosen[0]: 5}))
+    assert again.own == {"kernels.v1": {chosen[0]: 5}}
     again.write()
     assert json.loads(file.read_text())["entry_points"].keys() == {"kernels.v1"}
 

@@ -22,6 +22,7 @@ import pytest
 from conformance import accepted
 from conformance.accepted import Outcome
 from conformance.engine import Tally
+from conformance.explored import Explored
 from conformance.lanes import by_name
 from conformance.lanes.ascend.cache import CodeCache
 from conformance.recording import Recorded
@@ -30,6 +31,7 @@ from conformance.workers.places import Place, TooManyError
 from conformance.workers.pulse import Line, Pulse, Pulses, compiling
 from conformance.workers.results import Results
 from reports.coverage import Coverage
+from strategies.specializations import Specialization
 from tests.commands import ROOT, USAGE_ERROR, Done, in_few_processes, pytest_, together
 from tests.commands import run as run_
 from tests.disks import on_a_disk
@@ -178,6 +180,7 @@ def test_results_are_added_and_the_same_failure_is_one(tmp_path: Path) -> None:
         coverage=first,
         recorded={lost.file: lost, other.file: other},
         met=Counter({"here": 1}),
+        drawn={"kernels.v1": Counter({Specialization(16): 2}), "kernels.v2": Counter()},
         outcomes={"here": Outcome(accepted.NOT_RUN), "there": Outcome(accepted.FIXED)},
         tested={"kernels"},
         vanished=["gone"],
@@ -188,6 +191,7 @@ def test_results_are_added_and_the_same_failure_is_one(tmp_path: Path) -> None:
         coverage=second,
         recorded={kept.file: kept},
         met=Counter({"here": 2}),
+        drawn={"kernels.v1": Counter({Specialization(16): 3, Specialization(3): 1})},
         outcomes={"here": Outcome(accepted.STILL_FAILS), "there": Outcome(accepted.STILL_FAILS)},
         concerned={"vllm"},
         vanished=["gone"],
@@ -202,6 +206,7 @@ def test_results_are_added_and_the_same_failure_is_one(tmp_path: Path) -> None:
     assert (counted["cases"], counted["seconds"]["launch"], counted["shapes"]["mixed"]) == (2, 0.75, 2)
     assert {file: each.problem for file, each in total.recorded.items()} == {kept.file: "", other.file: ""}
     assert total.met == Counter({"here": 3})
+    assert total.drawn == {"kernels.v1": {Specialization(16): 5, Specialization(3): 1}, "kernels.v2": {}}
     assert {where: each.status for where, each in total.outcomes.items()} == {
         "here": accepted.STILL_FAILS,
         "there": accepted.FIXED,
@@ -270,6 +275,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Done]]:
     commands = []
     for number in ("0", "2"):
         written = ["--junit-xml", folder / f"{number}.xml", "--write-known-failures", folder / f"{number}.toml"]
+        written += ["-p", "conformance.exploring", "--explored", folder / f"{number}.json", "--compile-budget", "3"]
         commands.append([*words, "-n", number, "--report-dir", folder / number, *written])
     return folder, together(commands)
 
@@ -306,6 +312,12 @@ def test_workers_find_and_say_what_one_process_does(both: tuple[Path, list[Done]
     assert counted[0] == counted[1]
     known = [sorted(map(str.strip, (folder / f"{number}.toml").read_text().split("\n\n"))) for number in "02"]
     assert known[0] == known[1]
+    explored = [Explored(folder / f"{number}.json") for number in "02"]
+    for file in explored:
+        file.read()
+    assert explored[0].drawn == explored[1].drawn
+    assert sum(explored[0].drawn["kernels.v1"].values()) > 10
+    assert explored[0].spaces == explored[1].spaces
     properties = [
         sorted(
             re.sub(rf"{re.escape(str(folder))}/[02]\b", "FOLDER", str(each.get("value")))

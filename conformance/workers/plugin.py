@@ -27,6 +27,7 @@ from conformance.recording import Recorded
 from conformance.stash import (
     ACCEPTED,
     COMPILED,
+    DRAWN,
     ENGINE,
     PLACE,
     RECORDER,
@@ -234,6 +235,7 @@ class Controller:
         for file, outside in found.outside.items():
             stash[RECORDER].outside.setdefault(file, outside)
         stash[ACCEPTED].adopt(found.outcomes, found.met)
+        stash[DRAWN] = found.drawn
         stash[gate.FOUND] += found.found
         stash[gate.TESTED] |= found.tested
         stash[gate.CONCERNED] |= found.concerned
@@ -411,6 +413,7 @@ class Worker:
             told.tallies, told.coverage = engine.tallies, engine.coverage
             told.recorded, told.outside = recorder.recorded, recorder.outside
             told.outcomes, told.met = accepted.by_place(), accepted.met
+            told.drawn = engine.explored.own if engine.explored is not None else {}
             told.found, told.tested = stash[gate.FOUND], stash[gate.TESTED]
             told.concerned, told.vanished = stash[gate.CONCERNED], stash[gate.VANISHED]
         file = self.folder / f"{self.name}.results"

@@ -18,6 +18,7 @@ from conformance.recording import Recorded
 from conformance.subjects.entry import EntryPoint
 from conformance.verdicts import Finding
 from reports.coverage import Coverage
+from strategies.specializations import Specialization
 
 
 @dataclass(slots=True)
@@ -25,7 +26,8 @@ class Results:
     """``tests``: how many of the worker's it holds. ``entries``: what its subjects have, ``said`` what it said of
     compiling them, ``tested`` the entry points whose tests ran, ``concerned`` the subjects of all that it collected,
     ``vanished`` the complaints about entry points that are not there. The rest is as the parts of a run have it;
-    ``outcomes`` and ``met`` are of known failures, by their place. ``ended``: there is nothing more to come.
+    ``outcomes`` and ``met`` are of known failures, by their place; ``drawn`` is what ``--explored`` is to count.
+    ``ended``: there is nothing more to come.
     """
 
     pid: int = field(default_factory=os.getpid)
@@ -38,6 +40,7 @@ class Results:
     outside: dict[Path, Outside] = field(default_factory=dict)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     met: Counter[str] = field(default_factory=Counter)
+    drawn: dict[str, Counter[Specialization]] = field(default_factory=dict)
     found: list[Finding] = field(default_factory=list)
     tested: set[str] = field(default_factory=set)
     concerned: set[str] = field(default_factory=set)
@@ -108,6 +111,8 @@ def together(results: Iterable[Results]) -> Results:
             if where not in total.outcomes or outcome.weight > total.outcomes[where].weight:
                 total.outcomes[where] = outcome
         total.met.update(each.met)
+        for name, drawn in each.drawn.items():
+            total.drawn.setdefault(name, Counter()).update(drawn)
         total.found += each.found
         total.tested |= each.tested
         total.concerned |= each.concerned

@@ -61,6 +61,15 @@ def chosen(values, out, n):
 
 
 @triton.jit
+def chained_programs(out):
+    """What is left hangs on the order of programs."""
+    i = tl.arange(0, 64)
+    x, y, z = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    at = (z * tl.num_programs(1) + y) * tl.num_programs(0) + x
+    tl.store(out + i, tl.load(out + i) * 3 + at)
+
+
+@triton.jit
 def numbered_programs(out):
     x, y, z = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     at = (z * tl.num_programs(1) + y) * tl.num_programs(0) + x

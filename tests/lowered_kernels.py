@@ -111,6 +111,16 @@ def nested_loops(out, rows, columns):
 
 
 @triton.jit
+def counted_programs(out):
+    """Each program stores how many ran before it; ``out[0]`` counts them."""
+    x, y, z = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    at = (z * tl.num_programs(1) + y) * tl.num_programs(0) + x
+    before = tl.load(out)
+    tl.store(out + 1 + at, before)
+    tl.store(out, before + 1)
+
+
+@triton.jit
 def numbered_programs(out):
     x, y, z = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     at = (z * tl.num_programs(1) + y) * tl.num_programs(0) + x

@@ -141,6 +141,19 @@ def test_grids_of_one_two_and_three_dimensions(launcher: Launcher, grid: tuple[i
     assert out.tolist() == [k * 100 + j * 10 + i for k in range(z) for j in range(y) for i in range(x)]
 
 
+@pytest.mark.parametrize("backwards", [False, True])
+def test_programs_run_one_after_the_other_forward_or_backward(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch, backwards: bool
+) -> None:
+    monkeypatch.setattr(launcher, "backwards", backwards)
+    out = torch.zeros(64, dtype=torch.int32)
+    launcher.launch(kernels.chained_programs, (2, 3, 2), {"out": out})
+    left = 0
+    for program in reversed(range(12)) if backwards else range(12):
+        left = left * 3 + program
+    assert out.tolist() == [left] * 64
+
+
 @pytest.mark.parametrize("first", [0, PAST - 64, PAST, (1 << 31) - 64])
 def test_vectors_are_divided_in_float32(launcher: Launcher, first: int) -> None:
     values = torch.arange(first, first + 64, dtype=torch.int64).to(torch.int32)

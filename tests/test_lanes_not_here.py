@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from conformance.lanes import lowered
+from conformance import lanes
+from conformance.lanes.ascend import lane as native
 
 WHEELS = "triton-ascend has wheels for CPython 3.10 and 3.11 on Linux; this is CPython 3."
 VERSIONS = {
@@ -16,15 +17,16 @@ VERSIONS = {
 }
 
 
+@pytest.mark.parametrize("name", ["lowered", "hivm"])
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda version: ".".join(map(str, version)))
-def test_the_lowered_lane_names_the_environment_or_the_version(
-    version: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+def test_lanes_that_need_wheels_name_the_environment_or_the_version(
+    version: tuple[int, int], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a CPython that there are wheels for, wheels are not what is missing."""
-    monkeypatch.setattr(lowered, "installed", lambda package: "" if package in ("triton-ascend", "pybind11") else "1")
+    monkeypatch.setattr(native, "installed", lambda package: "" if package in ("triton-ascend", "pybind11") else "1")
     monkeypatch.setattr(sys, "version_info", (*version, 0, "final", 0))
     monkeypatch.setattr(sys, "platform", "linux")
-    reason = lowered.LoweredLane().unavailable()
+    reason = lanes.by_name(name).unavailable()
     assert reason is not None
     assert reason.startswith(VERSIONS[version])
     assert (".venv" in reason) == (version == (3, 11))

@@ -200,6 +200,17 @@ def test_grids_of_one_two_and_three_dimensions(launcher: Launcher, grid: tuple[i
     assert out.tolist() == written + [v.UNWRITTEN] * (128 - len(written))
 
 
+@pytest.mark.parametrize("backwards", [False, True])
+def test_programs_run_one_after_the_other_forward_or_backward(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch, backwards: bool
+) -> None:
+    monkeypatch.setattr(launcher, "backwards", backwards)
+    out = torch.zeros(1 + 24, dtype=torch.int32)
+    launcher.launch(kernels.counted_programs, (2, 3, 4), {"out": out})
+    order = range(24)
+    assert out.tolist() == [24, *(reversed(order) if backwards else order)]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"), [({"out": 5, "m": 1}, "unexpected arguments m"), ({"n": 5}, "misses the argument out")]
 )

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from conformance.lanes.ascend import binding, compiler, frontend, host, ir, upstream
+from conformance.lanes.ascend import binding, compiler, frontend, host, ir, programs, upstream
 from conformance.lanes.ascend.binding import Bound
 from conformance.lanes.ascend.launcher import NativeLauncher
 from conformance.lanes.errors import CompileError, Unsupported
@@ -38,7 +38,7 @@ class Launcher(NativeLauncher):
     def __init__(self, folder: Path, rounding: Rounding = Rounding.EXACT, target: str = TARGET) -> None:
         lane = [path.read_text(encoding="utf-8") for path in sorted(Path(__file__).parent.rglob("*.py"))]
         settings = [*lane, *program.PASSES, host.described(), rounding.value, target]
-        super().__init__(folder, (frontend, compiler, upstream, host, ir, binding), settings)
+        super().__init__(folder, (frontend, compiler, upstream, host, ir, binding, programs), settings)
         self._target = target
         self._linker = Linker(self._cache, rounding)
         self._chip: Chip | None = None
@@ -59,7 +59,7 @@ class Launcher(NativeLauncher):
         symbols = self._linker.symbols(rewritten.functions)
         text = runtime.kernel(upstream.llvm_ir(rewritten.text, program.PASSES), name, kinds, rewritten, symbols)
         facts = Facts(tuple(rewritten.functions), tuple(rewritten.places), tuple(rewritten.sites), rewritten.ub_limit)
-        return json.dumps(asdict(facts)).encode() + b"\n" + host.object_code(text, ("launch",))
+        return json.dumps(asdict(facts)).encode() + b"\n" + host.object_code(text, (programs.ENTRY,))
 
     def load(self, code: bytes) -> Kernel:
         if self._chip is None:
@@ -132,7 +132,7 @@ class Kernel:
         self._chip = chip
         chip.link(self._facts.functions)
         self._code = host.Code(code)
-        self._launch = _PROTOTYPE(self._code.address("launch"))
+        self._launch = _PROTOTYPE(self._code.address(programs.ENTRY))
 
     def run(self, words: int, x: int, y: int, z: int, backwards: bool) -> None:
         grid: Grid = (words, x, y, z, backwards)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from conformance.lanes.ascend import programs
 from conformance.lanes.hivm import ub
 from conformance.lanes.hivm.program import BITS, Function, Rewritten
 
@@ -230,66 +231,38 @@ define internal void @hivm_outside(i64 %address, i64 %size, i64 %index, i64 %kin
 }}
 """
 
-_LAUNCH = """
+_DECLARED_FOR_LAUNCH = """
 declare i32 @_setjmp(ptr) returns_twice
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
-
-define i32 @launch(ptr %words, i32 %gx, i32 %gy, i32 %gz, i1 %backwards, i8 %poison,
-                   i64 %from, i64 %bytes, i8 %other) {{
-entry:
-  %jumped = call i32 @_setjmp({jump}) returns_twice
-  %back = icmp ne i32 %jumped, 0
-  br i1 %back, label %violated, label %begin
-violated:
-  ret i32 1
-begin:
-{loads}
-  %part = getelementptr i8, ptr inttoptr (i64 {base} to ptr), i64 %from
-  %x64 = sext i32 %gx to i64
-  %y64 = sext i32 %gy to i64
-  %z64 = sext i32 %gz to i64
-  %xy = mul i64 %x64, %y64
-  %programs = mul i64 %xy, %z64
-  br label %zhead
-zhead:
-  %z = phi i64 [ 0, %begin ], [ %znext, %zdone ]
-  %zmore = icmp slt i64 %z, %z64
-  br i1 %zmore, label %yhead, label %end
-yhead:
-  %y = phi i64 [ 0, %zhead ], [ %ynext, %ydone ]
-  %ymore = icmp slt i64 %y, %y64
-  br i1 %ymore, label %xhead, label %zdone
-xhead:
-  %x = phi i64 [ 0, %yhead ], [ %xnext, %xbody ]
-  %xmore = icmp slt i64 %x, %x64
-  br i1 %xmore, label %xbody, label %ydone
-xbody:
-  %xrow = mul i64 %x, %y64
-  %row = add i64 %xrow, %y
-  %rowz = mul i64 %row, %z64
-  %ahead = add i64 %rowz, %z
-  %lastprogram = sub i64 %programs, 1
-  %behind = sub i64 %lastprogram, %ahead
-  %block = select i1 %backwards, i64 %behind, i64 %ahead
-  call void @llvm.memset.p0.i64(ptr inttoptr (i64 {base} to ptr), i8 %poison, i64 {used}, i1 false)
-  call void @llvm.memset.p0.i64(ptr %part, i8 %other, i64 %bytes, i1 false)
-  call void @{name}(i64 %block, i64 0, {arguments}, i32 %gx, i32 %gy, i32 %gz)
-  %xnext = add i64 %x, 1
-  br label %xhead
-ydone:
-  %ynext = add i64 %y, 1
-  br label %yhead
-zdone:
-  %znext = add i64 %z, 1
-  br label %zhead
-end:
-  ret i32 0
-}}
 """
 
-# What stands before a kernel's own arguments (address of a table for synchronization, sync-block lock, workspace) is
-# never touched by kernels that only the vector cores run.
-_EMPTY_MEMREF = ["ptr null", "ptr null", "i64 0", "i64 0", "i64 1"]
+# A violation comes back here.
+_BEFORE = f"""\
+  %jumped = call i32 @_setjmp({_word(ub.JUMP)}) returns_twice
+  %back = icmp ne i32 %jumped, 0
+  br i1 %back, label %violated, label %calm
+violated:
+  ret i32 1
+calm:
+  %part = getelementptr i8, ptr inttoptr (i64 {ub.BASE} to ptr), i64 %from"""
+
+_PARAMETERS = ("i8 %poison", "i64 %from", "i64 %bytes", "i8 %other")
+
+# Block indices count z fastest. What stands before what the front end puts before a kernel's own arguments is the
+# address of a table for synchronization.
+_PROGRAM = """\
+  %x64 = sext i32 %px to i64
+  %y64 = sext i32 %py to i64
+  %z64 = sext i32 %pz to i64
+  %columns = sext i32 %gy to i64
+  %layers = sext i32 %gz to i64
+  %rows = mul i64 %x64, %columns
+  %row = add i64 %rows, %y64
+  %before = mul i64 %row, %layers
+  %block = add i64 %before, %z64
+  call void @llvm.memset.p0.i64(ptr inttoptr (i64 {base} to ptr), i8 %poison, i64 {used}, i1 false)
+  call void @llvm.memset.p0.i64(ptr %part, i8 %other, i64 %bytes, i1 false)
+  call void @{name}(i64 %block, i64 0, {arguments}, i32 %gx, i32 %gy, i32 %gz)"""
 
 
 def runtime() -> str:
@@ -301,34 +274,17 @@ RUNTIME_FUNCTIONS = ("hivm_violation", "hivm_keep", "hivm_undo")
 
 
 def kernel(llvm_ir: str, name: str, kinds: Sequence[str], rewritten: Rewritten, symbols: Mapping[str, str]) -> str:
-    """The LLVM IR of a ``rewritten`` kernel with its single accesses and the loop over its programs, ``launch``.
+    """The LLVM IR of a ``rewritten`` kernel with its single accesses and the loop over its programs.
 
     ``symbols``: what library functions are called by; ``kinds``: "pointer" or an LLVM integer type for each run-time
     argument.
     """
-    loads: list[str] = []
-    arguments = [*_EMPTY_MEMREF, *_EMPTY_MEMREF]
-    for index, kind in enumerate(kinds):
-        loads.append(f"  %w{index} = getelementptr i64, ptr %words, i64 {2 * index}")
-        if kind == "pointer":
-            loads.append(f"  %p{index} = load ptr, ptr %w{index}")
-            loads.append(f"  %m{index} = getelementptr i64, ptr %words, i64 {2 * index + 1}")
-            loads.append(f"  %n{index} = load i64, ptr %m{index}")
-            arguments += [f"ptr %p{index}", f"ptr %p{index}", "i64 0", f"i64 %n{index}", "i64 1"]
-        else:
-            loads.append(f"  %v{index} = load {kind}, ptr %w{index}")
-            arguments.append(f"{kind} %v{index}")
-    launch = _LAUNCH.format(
-        jump=_word(ub.JUMP),
-        base=ub.BASE,
-        used=-(-rewritten.ub_bytes // 32) * 32,
-        name=name,
-        loads="\n".join(loads),
-        arguments=", ".join(arguments),
-    )
+    used = -(-rewritten.ub_bytes // 32) * 32
+    program = _PROGRAM.format(base=ub.BASE, used=used, name=name, arguments=programs.arguments(kinds))
+    loop = programs.loop(kinds, program, parameters=_PARAMETERS, before=_BEFORE, returned="i32", result="i32 0")
     llvm_ir = re.sub(r"@(\w+)\(", lambda found: f"@{symbols.get(found[1], found[1])}(", llvm_ir)
     text, accesses = _with_accesses(llvm_ir)
-    return "\n".join([text, _DECLARED, _CHECK, *accesses, launch])
+    return "\n".join([text, _DECLARED, _DECLARED_FOR_LAUNCH, _CHECK, *accesses, loop])
 
 
 def function(llvm_ir: str, declared: Function, symbol: str) -> str:

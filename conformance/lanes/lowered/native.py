@@ -1,4 +1,4 @@
-"""From LLVM IR to native code. The loop over programs is compiled beside the kernel: a launch is one foreign call."""
+"""From LLVM IR to native code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ctypes
 import re
 from collections.abc import Sequence
 
-from conformance.lanes.ascend import host
+from conformance.lanes.ascend import host, programs
 
 # memrefCopy is the one runtime function that MLIR asks for: (element bytes, source, target), both "unranked"
 # descriptors {rank, pointer to {allocated, aligned, offset, sizes[rank], strides[rank]}}. Any rank and any strides.
@@ -81,79 +81,17 @@ define internal void @memrefCopy(i64 %bytes, ptr %source, ptr %target) {
 }
 """
 
-_LAUNCH = """
-define void @launch(ptr %words, i32 %gx, i32 %gy, i32 %gz, i1 %backwards) {{
-entry:
-{loads}
-  br label %zhead
-zhead:
-  %z = phi i32 [ 0, %entry ], [ %znext, %zdone ]
-  %zmore = icmp slt i32 %z, %gz
-  br i1 %zmore, label %yhead, label %end
-yhead:
-  %y = phi i32 [ 0, %zhead ], [ %ynext, %ydone ]
-  %ymore = icmp slt i32 %y, %gy
-  br i1 %ymore, label %xhead, label %zdone
-xhead:
-  %x = phi i32 [ 0, %yhead ], [ %xnext, %xbody ]
-  %xmore = icmp slt i32 %x, %gx
-  br i1 %xmore, label %xbody, label %ydone
-xbody:
-  %xlast = sub i32 %gx, 1
-  %ylast = sub i32 %gy, 1
-  %zlast = sub i32 %gz, 1
-  %xback = sub i32 %xlast, %x
-  %yback = sub i32 %ylast, %y
-  %zback = sub i32 %zlast, %z
-  %px = select i1 %backwards, i32 %xback, i32 %x
-  %py = select i1 %backwards, i32 %yback, i32 %y
-  %pz = select i1 %backwards, i32 %zback, i32 %z
-  call void @{name}({arguments}, i32 %gx, i32 %gy, i32 %gz, i32 %px, i32 %py, i32 %pz)
-  %xnext = add i32 %x, 1
-  br label %xhead
-ydone:
-  %ynext = add i32 %y, 1
-  br label %yhead
-zdone:
-  %znext = add i32 %z, 1
-  br label %zhead
-end:
-  ret void
-}}
-"""
-
-# The two memrefs that the front end puts before a kernel's own arguments (sync-block lock, workspace) are never
-# touched by kernels that only the vector core runs.
-_EMPTY_MEMREF = ["ptr null", "ptr null", "i64 0", "i64 0", "i64 1"]
-
-
-def _wrapper(name: str, kinds: Sequence[str]) -> str:
-    """The loop over the grid. Each argument takes two 64-bit words: address and element count of a pointer, or the
-    value and 0.
-    """
-    loads: list[str] = []
-    arguments = [*_EMPTY_MEMREF, *_EMPTY_MEMREF]
-    for index, kind in enumerate(kinds):
-        loads.append(f"  %w{index} = getelementptr i64, ptr %words, i64 {2 * index}")
-        if kind == "pointer":
-            loads.append(f"  %p{index} = load ptr, ptr %w{index}")
-            loads.append(f"  %m{index} = getelementptr i64, ptr %words, i64 {2 * index + 1}")
-            loads.append(f"  %n{index} = load i64, ptr %m{index}")
-            arguments += [f"ptr %p{index}", f"ptr %p{index}", "i64 0", f"i64 %n{index}", "i64 1"]
-        else:
-            loads.append(f"  %v{index} = load {kind}, ptr %w{index}")
-            arguments.append(f"{kind} %v{index}")
-    return _LAUNCH.format(loads="\n".join(loads), name=name, arguments=", ".join(arguments))
-
 
 def object_code(llvm_ir: str, name: str, kinds: Sequence[str]) -> bytes:
-    """Relocatable code with the function ``launch``. ``kinds``: "pointer" or an LLVM integer type for each run-time
-    argument.
+    """Relocatable code with the loop over programs of the kernel ``name``. ``kinds``: "pointer" or an LLVM integer type
+    for each run-time argument.
     """
     text = re.sub(r"^declare void @memrefCopy\(.*$", "", llvm_ir, flags=re.MULTILINE)
     if "@llvm.memcpy.p0.p0.i64" not in text:
         text += "\ndeclare void @llvm.memcpy.p0.p0.i64(ptr noalias, ptr noalias, i64, i1)\n"
-    return host.object_code(text + _COPY + _wrapper(name, kinds), ("launch",))
+    grid = "i32 %gx, i32 %gy, i32 %gz, i32 %px, i32 %py, i32 %pz"
+    program = f"  call void @{name}({programs.arguments(kinds)}, {grid})"
+    return host.object_code(text + _COPY + programs.loop(kinds, program), (programs.ENTRY,))
 
 
 class Kernel:
@@ -162,4 +100,4 @@ class Kernel:
     def __init__(self, code: bytes) -> None:
         self._code = host.Code(code)
         prototype = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *[ctypes.c_int32] * 3, ctypes.c_bool)
-        self.run = prototype(self._code.address("launch"))
+        self.run = prototype(self._code.address(programs.ENTRY))

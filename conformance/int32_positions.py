@@ -247,7 +247,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             wrong, looked_at = first_wrong(launch, cells, g, ranges)
             kinds = frozenset({"division"}) if lane.name == "hivm" else frozenset[str]()
             expected = bounds(g, family, kinds, own=True, wide=False).position
-            agrees = _agree(wrong, expected, family, g)
+            agrees = _agree(wrong, expected, g)
             agree &= agrees
             print(
                 f"{name} b={block_size} W={options.cp_size}: {looked_at:,} positions, "
@@ -259,15 +259,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if agree else 1
 
 
-def _agree(wrong: int | None, expected: int, family: str, g: Geometry) -> bool:
-    """Whether the first ``wrong`` position is the one after ``expected``.
-
-    ``tiled`` shifts where the block size is a power of two, and a rank sees its own tokens only: then it is later.
-    """
+def _agree(wrong: int | None, expected: int, g: Geometry) -> bool:
+    """Whether the first ``wrong`` position is the one after ``expected``; later where ranks share the request, as each
+    sees its own tokens only."""
     if wrong is not None and wrong <= expected:
         return False
-    shifts = family == "tiled" and g.block_size & (g.block_size - 1) == 0
-    return shifts or g.cp.size > 1 or (wrong is None) == (expected == INT32_MAX)
+    return g.cp.size > 1 or (wrong is None) == (expected == INT32_MAX)
 
 
 if __name__ == "__main__":

@@ -28,12 +28,19 @@ def shard_position(position, kv_cache_block_size, cp_size, cp_rank, CP_INTERLEAV
     virtual_block_size = kv_cache_block_size * cp_size
     virtual_block = position // virtual_block_size
     virtual_offset = position - virtual_block * virtual_block_size
+    is_own, local_offset = shard_offset(virtual_offset, cp_size, cp_rank, CP_INTERLEAVE)
+    return is_own, virtual_block * kv_cache_block_size + local_offset
+
+
+@triton.jit
+def shard_offset(virtual_offset, cp_size, cp_rank, CP_INTERLEAVE: tl.constexpr):
+    """Steps 2 and 3, for offsets in a virtual block: is it this rank's, and its offset in the allocated one."""
     # Runs of interleave tokens are dealt to the ranks in turn: run 0 to rank 0, run W to rank 0 again.
     run, offset_in_run = quotient_and_remainder(virtual_offset, CP_INTERLEAVE)
     turn = run // cp_size
     owner = run - turn * cp_size
     local_offset = turn * CP_INTERLEAVE + offset_in_run
-    return owner == cp_rank, virtual_block * kv_cache_block_size + local_offset
+    return owner == cp_rank, local_offset
 
 
 # How long the output is padded may change with every step, and a batch may start anywhere in a buffer. Specialized on

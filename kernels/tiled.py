@@ -8,7 +8,7 @@ import triton.language as tl
 
 from kernels.arguments import launching
 from kernels.group_tables import GroupTables, check_batch, check_launch
-from kernels.slot_mappings_v2 import shard_position
+from kernels.slot_mappings_v2 import shard_offset
 
 TILE_BLOCK_SIZE = 256  # tokens a program handles
 
@@ -49,17 +49,21 @@ def find_requests(query_start_loc, num_reqs, first_token, TILE_BLOCK_SIZE: tl.co
 
 @triton.jit
 def divide_positions(position, divisor):
-    """``position // divisor`` for positions >= 0 and a divisor that all of them share: by a shift where it is a power
-    of two, as block sizes nearly always are.
+    """``position // divisor`` for int32 positions >= 0 and a divisor that all of them share: by a shift where it is a
+    power of two, as block sizes nearly always are.
 
     A GPU has no instruction for dividing integers, and what takes its place is a third of this kernel's work (H200, one
     request of 1,048,576 tokens: 4.86 us without the shift and 4.17 us with it and 32-bit strides).
+
+    Ascend divides int32 vectors in float32, which is exact below 2**24, and int64 ones exactly, one by one in its
+    scalar unit, as it loads the cells of the table here. The tokens of a tile belong to many requests: there is no
+    beginning near all of them from which to count small distances.
     """
     if divisor & (divisor - 1) == 0:
         # The exponent of the divisor as a float, which is exact: the bits above the fraction, less their bias.
         quotient = position >> ((divisor.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127)
     else:
-        quotient = position // divisor
+        quotient = (position.to(tl.int64) // divisor).to(tl.int32)
     return quotient
 
 
@@ -131,12 +135,17 @@ def _compute_slot_mapping_tiled_kernel(
                 is_sharded = tl.load(dcp_sharded + group) != 0
                 group_cp_size = tl.where(is_sharded, CP_SIZE, 1)
                 group_cp_rank = tl.where(is_sharded, cp_rank, 0)
-            is_own, position = shard_position(
-                position, kv_cache_block_size, group_cp_size, group_cp_rank, CP_INTERLEAVE
-            )
+            virtual_block_size = kv_cache_block_size * group_cp_size
+            virtual_block = divide_positions(position, virtual_block_size)
+            virtual_offset = position - virtual_block * virtual_block_size
+            is_own, local_offset = shard_offset(virtual_offset, group_cp_size, group_cp_rank, CP_INTERLEAVE)
             is_local = is_local & is_own
-        block_index = divide_positions(position, block_size)
-        offset = position - block_index * block_size
+            kernel_block = local_offset // block_size
+            block_index = virtual_block * (kv_cache_block_size // block_size) + kernel_block
+            offset = local_offset - kernel_block * block_size
+        else:
+            block_index = divide_positions(position, block_size)
+            offset = position - block_index * block_size
 
         found = is_local & (block_index < row_stride)
         # Ascend's compiler drops the mask of a scattered load and selects afterwards: the address must be good anyway.

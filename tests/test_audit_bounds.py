@@ -18,6 +18,7 @@ from conformance.audit.bounds import (
     largest_dividend,
     largest_position,
     largest_position_by_distance,
+    largest_position_by_virtual_block,
     quotient,
 )
 from reference.case import Case, ContextParallel, Group
@@ -89,7 +90,7 @@ def test_the_largest_position_of_a_kernel(geometry: Geometry, largest: int) -> N
         assert largest_position(geometry, place) == largest
 
 
-@pytest.mark.parametrize("family", ["v1", "v2", "fused", "parallel"])
+@pytest.mark.parametrize("family", ["v1", "v2", "fused", "parallel", "tiled"])
 @pytest.mark.parametrize("block_size", [1, 2, 3, 7, 16, 48, 128, 1 << 20])
 def test_distances_are_small_whatever_the_positions(block_size: int, family: str) -> None:
     for geometry in (Geometry(block_size), Geometry(block_size, 2, ContextParallel(3, 1, 1))):
@@ -99,9 +100,13 @@ def test_distances_are_small_whatever_the_positions(block_size: int, family: str
 def test_distances_in_a_virtual_block_that_is_larger_than_float32_is_exact() -> None:
     """Of 2**27 tokens: the last of them gets the next block where it is divided, and its own where it is shifted."""
     geometry = Geometry(1 << 20, 16, ContextParallel(8, 0, 1 << 10))
-    divided, shifted = (bounds(geometry, each, frozenset({"division"}), own=True, wide=False) for each in ("v2", "v1"))
+    divided, shifted, offsets = (
+        bounds(geometry, each, frozenset({"division"}), own=True, wide=False) for each in ("v2", "v1", "tiled")
+    )
     assert divided.position == (1 << 27) - 5
     assert shifted.position == TWO_31 - 1
+    assert offsets.position == 16778238
+    assert largest_position_by_virtual_block(Geometry(1 << 21, 8, ContextParallel(1, 0, 1))) == TWO_31 - 1
     # Without shifts the first to err is the division by the interleave, as in kernels that divide positions.
     assert largest_position_by_distance(geometry) == largest_position(geometry, by_own_position)
     # Blocks of more than 2**24 tokens: some distance within one is rounded up to its size.
@@ -140,7 +145,6 @@ def test_bounds_follow_from_what_the_program_does() -> None:
     g = Geometry(128)
     assert bounds(g, "v2", frozenset(), own=True, wide=False).position == TWO_31 - 1
     assert bounds(g, "v2", frozenset({"division"}), own=False, wide=False).position == 16777342
-    assert bounds(g, "tiled", frozenset({"division"}), own=True, wide=False).position == 16777342
     assert bounds(g, "v2", frozenset({"comparison"}), own=True, wide=False).block == 16777215
     assert bounds(g, "v2", frozenset({"gather", "arithmetic"}), own=False, wide=False).block == 131071
 

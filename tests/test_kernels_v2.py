@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from kernels.group_tables import GroupTables
-from kernels.slot_mappings_v2 import _compute_slot_mappings_kernel, compute_slot_mappings, shard_position
+from kernels.slot_mappings_v2 import _compute_slot_mappings_kernel, compute_slot_mappings, shard_offset, shard_position
 from reference.case import Case, Group
 from tests.group_launches import (
     LAYOUTS,
@@ -120,7 +120,11 @@ def test_what_changes_with_every_step_does_not_compile_again() -> None:
     assert unaligned >= {"idx_mapping", "query_start_loc", "pos"}
 
 
-@pytest.mark.parametrize("function", [_compute_slot_mappings_kernel, shard_position], ids=["kernel", "shard_position"])
+@pytest.mark.parametrize(
+    "function",
+    [_compute_slot_mappings_kernel, shard_position, shard_offset],
+    ids=["kernel", "shard_position", "shard_offset"],
+)
 def test_no_remainder_of_a_vector_is_taken(function: Any) -> None:
     tree = ast.parse(inspect.getsource(function.fn))
     assert not [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Mod)]

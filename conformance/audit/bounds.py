@@ -112,7 +112,8 @@ def largest_position(geometry: Geometry, place: Callable[[Vector, Geometry, Divi
 
 
 # v1, v2 and the fused kernels here divide distances, not positions: from the beginning of the virtual block (of the
-# lap, in a ring) in which the tile's smallest position lies, and then of the block in which a window begins.
+# lap, in a ring) in which the tile's smallest position lies, and then of the block in which a window begins. tiled
+# divides positions by the virtual block's size in int64, which is exact, and then offsets within it.
 
 BY_DISTANCE = ("v1", "v2", "fused", "parallel")
 TILE = 1 << 12
@@ -122,8 +123,20 @@ TILE = 1 << 12
 @lru_cache(maxsize=1024)
 def largest_position_by_distance(geometry: Geometry, shifted: frozenset[int] = frozenset()) -> int:
     """Like ``largest_position``, of tiles of consecutive positions. By the divisors ``shifted`` it is a shift."""
-    g = geometry
-    exactly = shifted | ({g.block_size} if g.block_size <= FLOAT32_EXACT else set())  # within a window, at most 2**24
+    b = geometry.block_size
+    exactly = shifted | ({b} if b <= FLOAT32_EXACT else set())  # within a window, at most 2**24
+    return _largest_distance(geometry, exactly, geometry.virtual_block_size + TILE)
+
+
+@lru_cache(maxsize=1024)
+def largest_position_by_virtual_block(geometry: Geometry) -> int:
+    """Like ``largest_position``, where positions are divided exactly by the virtual block's size."""
+    size = geometry.virtual_block_size
+    return _largest_distance(geometry, frozenset({size}), size - 1)
+
+
+def _largest_distance(g: Geometry, exactly: frozenset[int], last: int) -> int:
+    """The largest position, where ``last`` is the largest distance that is divided, by ``exactly`` without an error."""
 
     def divide(dividend: Vector, divisor: int) -> Vector:
         return exact(dividend, divisor) if divisor in exactly else quotient(dividend, divisor)
@@ -133,7 +146,7 @@ def largest_position_by_distance(geometry: Geometry, shifted: frozenset[int] = f
         right: npt.NDArray[np.bool_] = np.logical_and.reduce([mine == true for mine, true in pairs])
         return right
 
-    wrong = first_wrong(holds, FLOAT32_EXACT, min(g.virtual_block_size + TILE, INT32_MAX))
+    wrong = first_wrong(holds, FLOAT32_EXACT, min(last, INT32_MAX))
     return INT32_MAX if wrong is None else wrong - 1
 
 
@@ -194,6 +207,8 @@ def bounds(geometry: Geometry, family: str, kinds: frozenset[str], *, own: bool,
     if "division" in kinds:
         if own and family in BY_DISTANCE:
             position = largest_position_by_distance(geometry, _shifted(geometry, family))
+        elif own and family == "tiled":
+            position = largest_position_by_virtual_block(geometry)
         else:
             position = largest_position(geometry, by_own_position if own else by_turns)
     gathered, multiplied = "gather" in kinds, {"gather", "arithmetic"} <= kinds

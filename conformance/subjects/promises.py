@@ -84,7 +84,9 @@ PROMISES: tuple[Promise, ...] = (
     Promise("vllm", "v2", ANY, "pos-nonneg", _NEGATIVE, "vllm-project/vllm #56469"),
 )
 
-_FAR = frozenset({"v1", "v2", "fused", "parallel", "adaptive", "v1_host", "v2_host", "replay", "dcp", "draft"})
+_FAR = frozenset(
+    {"v1", "v2", "fused", "parallel", "adaptive", "tiled", "v1_host", "v2_host", "tiled_host", "replay", "dcp", "draft"}
+)
 """Entry points of subject ``kernels`` that are right up to the largest int32 where positions are consecutive, wherever
 integers are divided in float32: ``pos-f32, exactly`` of docs/contract.md.
 """

@@ -22,7 +22,11 @@ MORE = {"parallel": 34, "fused": 44, "draft": 36, "block_table": 36, "v2_host": 
 
 PLACES: dict[str, tuple[str, ...]] = {
     "v1": ("slot_mapping._compute_slot_mapping_kernel", "window.look_up_slots"),
-    "v2": ("slot_mappings_v2._compute_slot_mappings_kernel", "slot_mappings_v2.shard_position"),
+    "v2": (
+        "slot_mappings_v2._compute_slot_mappings_kernel",
+        "slot_mappings_v2.shard_position",
+        "slot_mappings_v2.shard_offset",
+    ),
     "tiled": ("tiled._compute_slot_mapping_tiled_kernel", "tiled.find_requests", "tiled.divide_positions"),
     "parallel": (
         "fused_groups._compute_slot_mapping_fused_groups_kernel",

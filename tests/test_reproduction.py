@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import os
 import re
 import shutil
@@ -20,13 +21,14 @@ from conformance.subjects import own
 from conformance.subjects.binding import bind
 from conformance.subjects.block_table_class import GIVEN
 from conformance.subjects.entry import EntryPoint
+from conformance.subjects.host_functions import fill
 from conformance.subjects.launching import Settings
 from reference import verdict as v
 from reference.case import Case, ContextParallel, Group, Launch, Replay
 from reference.oracle import trace
 from reports.call import Call
 from reports.diagnosis import Diagnosis
-from reports.reproduction import Reproduction, reproduction
+from reports.reproduction import Reproduction, objects, reproduction
 from reports.reproduction.literals import listed
 from strategies.declaration import Declaration
 from tests import published_trees as trees
@@ -60,6 +62,7 @@ for line in sys.stdin.read().splitlines():
     print(f"exit status {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}", flush=True)
     print("----", flush=True)
 """
+PASSES = "as expected\nexit status 0\n"
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,14 @@ TWO_GROUPS = replace(
 )
 PLAIN = Case((0, 2, 3), (4, 5, 3), 3, 5, (Group(((7, 3, 5), (9, 1, 8)), 2, 2), Group(((4,), (6,)), 16, 16)))
 REPLAYED = replace(PLAIN, replay=Replay((4, 0), 1, (0,)))
+# Rows of allocated blocks, of two kernel blocks each.
+ALLOCATED = replace(SHARDED, groups=(Group(((6, 7, 2, 3), (8, 9, 4, 5)), 2, 4),))
+OF_ONE_RANK = replace(
+    ALLOCATED,
+    positions=(4, 5, 3),
+    groups=(*ALLOCATED.groups, Group(((4,), (6,)), 16, 16, kind="circular")),
+    cp=ContextParallel(),
+)
 WIDE = Launch("int64", 7, "before")
 OFF_BY_ONE = ("window.py", "* block_size + distance", "* block_size + distance + 1")
 EVERY_OTHER_RANK = ("slot_mappings_v2.py", "return owner == cp_rank", "return owner != cp_rank")
@@ -95,6 +106,8 @@ PAST_THE_ROW = (
     "window = tl.load(row_ptr + cell, mask=cell < row_stride)",
     "window = tl.load(row_ptr + cell)",
 )
+ALL_OR_NOTHING = ("group_tables.py", "None if all(self.enabled)", "None if any(self.enabled)")
+ALWAYS_THE_FIRST_RANK = ("block_table.py", "dcp_rank=dcp_rank", "dcp_rank=0")
 ONE_TOO_FAR = ("slot_mapping.py", "mask=token < max_num_tokens", "mask=token <= max_num_tokens")
 
 EXAMPLES = {
@@ -111,6 +124,24 @@ EXAMPLES = {
     ),
     "v1_host": Example("v1_host", SHARDED, OFF_BY_ONE),
     "load": Example("v1", SHARDED, PAST_THE_ROW, verdict=v.GUARD, shows="the launch died of SIGSEGV"),
+    # Host code that takes objects; the faults are in what makes them.
+    "v2_host": Example("v2_host", TWO_GROUPS, ALL_OR_NOTHING, WIDE),
+    "tiled_host": Example("tiled_host", replace(TWO_GROUPS, idx_mapping=None), ALL_OR_NOTHING),
+    "block_table": Example("block_table", ALLOCATED, ("block_rows.py", "* k + self._split", "* k + self._split[::-1]")),
+    "block_table of several groups": Example(
+        "block_table", OF_ONE_RANK, ("block_table.py", "[table.is_circular for", "[not table.is_circular for")
+    ),
+    "block_table of one rank": Example(
+        "block_table",
+        replace(OF_ONE_RANK, groups=ALLOCATED.groups),
+        ("host_device_buffer.py", "target.copy_(source,", "target.copy_(source + 1,"),
+    ),
+    "draft": Example("draft", replace(ALLOCATED, cp=ContextParallel(2, 1, 2)), ALWAYS_THE_FIRST_RANK),
+    "draft of one rank": Example(
+        "draft",
+        replace(OF_ONE_RANK, groups=ALLOCATED.groups),
+        ("group_block_table.py", "number * self.block_size + ", "number * self.physical_block_size + "),
+    ),
 }
 
 
@@ -211,8 +242,7 @@ def without_this_project(*words: str, cwd: Path, text: str = "") -> subprocess.C
 def test_each_script_fails_on_the_faulty_kernel_and_passes_on_the_right_one(tmp_path):
     scripts = []
     for name, example in EXAMPLES.items():
-        module = own.PLACES[[place.entry for place in own.PLACES].index(example.entry)].module
-        faulty = faulty_copy(example.fault, tmp_path / name) / "kernels" / f"{module}.py"
+        faulty = faulty_copy(example.fault, tmp_path / name) / "kernels" / Path(ENTRIES[example.entry].file).name
         scripts.append((name, example, ENTRIES[example.entry], faulty, ROOT / "kernels" / faulty.name))
     for name, (entry, text, path, example) in OF_AN_ENGINE.items():
         _, old, new = example.fault
@@ -228,28 +258,41 @@ def test_each_script_fails_on_the_faulty_kernel_and_passes_on_the_right_one(tmp_
         assert made.script is not None
         script.write_text(made.script, encoding="utf-8")
         lines += [f"{script}\t", f"{script}\t{right}"]
+    # What is open can be read past.
+    opened = replace(EXAMPLES["load"], launch=Launch(open_buffers=("block_table",)))
+    made = script_for(opened, ENTRIES["v1"], tmp_path / "load" / "kernels" / "slot_mapping.py")
+    (tmp_path / "opened.py").write_text(str(made.script), encoding="utf-8")
+    lines.append(f"{tmp_path}/opened.py\t")
     done = without_this_project("-c", RUN_ALL, cwd=tmp_path, text="\n".join(lines))
-    printed = done.stdout.split("----\n")
-    assert len(printed) == len(lines) + 1, done.stderr
+    *printed, of_opened, _ = done.stdout.split("----\n")
+    assert len(printed) == 2 * len(scripts), done.stderr
+    assert of_opened == PASSES, done.stderr
     for (name, example, *_), of_faulty, of_right in zip(scripts, printed[0::2], printed[1::2], strict=False):
         assert "exit status 1\n" in of_faulty, f"{name}: {of_faulty}{done.stderr}"
         assert example.shows in of_faulty, name
-        assert of_right == "as expected\nexit status 0\n", f"{name}: {of_right}{done.stderr}"
+        assert of_right == PASSES, f"{name}: {of_right}{done.stderr}"
 
 
 @needs_interpreter
 def test_a_script_says_what_it_needs(tmp_path):
-    """Exit status 2 and a sentence where it cannot be run: no kernel file, no function in it."""
-    example = EXAMPLES["dcp"]
-    made = script_for(example, ENTRIES["dcp"], tmp_path / "kernels" / "torch_dcp.py")
-    script = tmp_path / "script.py"
-    script.write_text(str(made.script), encoding="utf-8")
-    done = without_this_project(str(script), cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("give the file that defines compute_dcp_slot_mapping: ")
+    """Exit status 2 and a sentence where it cannot be run: no kernel file, no function in it, no package around it."""
+    for name, file in (("dcp", "torch_dcp.py"), ("draft", "group_block_table.py")):
+        made = script_for(EXAMPLES[name], ENTRIES[name], tmp_path / "kernels" / file)
+        (tmp_path / f"{name}.py").write_text(str(made.script), encoding="utf-8")
     (tmp_path / "other.py").write_text("x = 1\n")
-    done = without_this_project(str(script), "other.py", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (2, f"{tmp_path}/other.py defines no compute_dcp_slot_mapping\n")
+    (tmp_path / "alone.py").write_text("class BlockTable: pass\n")
+    lines = (
+        f"{tmp_path}/{words}"
+        for words in ("dcp.py\t", f"dcp.py\t{tmp_path}/other.py", f"draft.py\t{tmp_path}/alone.py")
+    )
+    done = without_this_project("-c", RUN_ALL, cwd=tmp_path, text="\n".join(lines))
+    assert done.stdout == "exit status 2\n----\n" * 3
+    nothing, *others = done.stderr.splitlines()
+    assert nothing.startswith("give the file that defines compute_dcp_slot_mapping: ")
+    assert others == [
+        f"{tmp_path}/other.py defines no compute_dcp_slot_mapping",
+        f"{tmp_path}/alone.py is not in a folder kernels",
+    ]
 
 
 RAISES = "raise RuntimeError('lone \\ud800 surrogate')"
@@ -313,21 +356,12 @@ def test_a_case_that_is_too_large_has_no_script():
     assert re.fullmatch(r"No script: it would have [0-9,]+ characters, the case is too large\.", made.note)
 
 
-@needs_interpreter
-def test_buffers_that_are_open_can_be_read_past(tmp_path):
-    example = replace(EXAMPLES["load"], launch=Launch(open_buffers=("block_table",)))
-    file = faulty_copy(example.fault, tmp_path) / "kernels" / "slot_mapping.py"
-    script = tmp_path / "script.py"
-    script.write_text(str(script_for(example, ENTRIES["v1"], file).script), encoding="utf-8")
-    done = without_this_project(str(script), cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, "as expected\n")
-
-
-def test_a_function_of_objects_has_no_script():
-    example = replace(EXAMPLES["v2"], entry="v2_host")
-    made = script_for(example, ENTRIES["v2_host"], Path("x"))
-    note = "No script: compute_slot_mappings takes objects of its own package, which the suite makes."
-    assert made == Reproduction(None, note)
+def test_rows_are_filled_as_in_the_suite():
+    """Through the same operations in the same order, so that a fault in one of them shows in the script too."""
+    of_the_script, of_the_suite = (ast.parse(text).body[0] for text in (objects.FILL, inspect.getsource(fill)))
+    assert isinstance(of_the_script, ast.FunctionDef)
+    assert isinstance(of_the_suite, ast.FunctionDef)
+    assert [*map(ast.dump, of_the_script.body[1:])] == [*map(ast.dump, of_the_suite.body[1:])]
 
 
 def test_a_guard_violation_says_what_a_device_cannot_show():

@@ -5,6 +5,7 @@ are given.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from conformance.subjects.launching import Launching, output_length
 from reference.case import Case, Group
 
 Value = Callable[[Launching], Argument]
+Condition = Callable[[Launching], bool]
 
 # Half of the launches ask for the checks that read the tensors: they must not refuse a legal case.
 _VALIDATE: Value = lambda c: c.launch.fence == "before"  # noqa: E731
@@ -25,6 +27,15 @@ _QUERY_START_LOC: Value = lambda c: of_values("query_start_loc", "int32", c.case
 def _left_out(value: Value, default: Value) -> Value:
     """``value``, but nothing in half of the launches where the default is the same."""
     return lambda c: None if c.case.num_tokens % 2 and value(c) == default(c) else value(c)
+
+
+def _unless(is_default: Condition, value: Value) -> Value:
+    """``value``, but nothing where it is what the function takes by itself."""
+    return lambda c: None if is_default(c) else value(c)
+
+
+def _each(holds: Callable[[Group], bool]) -> Condition:
+    return lambda c: all(map(holds, c.case.groups))
 
 
 _BATCH: Mapping[str, Value] = {
@@ -57,32 +68,85 @@ _SIZES: Mapping[str, Value] = {
     "is_sharded": lambda c: c.each_group("is_sharded", "bool", lambda group: group.sharded),
 }
 
+
+def _briefly(holds: Condition, value: Value) -> Value:
+    """``value``, but nothing in half of the launches where it is the default, as ``holds`` says."""
+    return _unless(lambda c: (c.positions.size + c.slot_mappings.shape[1]) % 2 == 1 and holds(c), value)
+
+
 # All groups, as GroupTables.
 GROUPS_HOST: Mapping[str, Value] = {
     **_BATCH,
     **_SIZES,
+    "block_sizes": _briefly(_each(lambda group: group.blocks_per_kv_block == 1), _SIZES["block_sizes"]),
+    "is_sharded": _briefly(_each(lambda group: group.sharded), _SIZES["is_sharded"]),
+    "max_num_tokens": _briefly(
+        lambda c: c.case.max_num_tokens == output_length(c.case, c.launch), lambda c: c.case.max_num_tokens
+    ),
     "block_table_ptrs": lambda c: c.block_table_addresses,
     "table_widths": lambda c: c.each_group("table_widths", "int64", lambda group: group.row_width),
     "block_table_strides": lambda c: c.each_group("block_table_strides", "int64", lambda group: group.stride),
-    "is_enabled": lambda c: c.each_group("is_enabled", "bool", lambda group: group.enabled),
+    "is_enabled": _briefly(
+        _each(lambda group: group.enabled), lambda c: c.each_group("is_enabled", "bool", lambda group: group.enabled)
+    ),
     "idx_mapping": lambda c: of_values("idx_mapping", "int32", map(c.case.row_of, range(c.case.num_reqs))),
-    "slot_mappings": lambda c: c.slot_mappings,
+    # As wide as the output is: by default that is how far it is padded.
+    "slot_mappings": lambda c: replace(
+        c.slot_mappings,
+        shape=(len(c.case.groups), output_length(c.case, c.launch)),
+        strides=(c.slot_mappings_stride, 1),
+    ),
 }
 # Here the rows may be the requests' own.
 TILED_HOST: Mapping[str, Value] = {
     **GROUPS_HOST,
-    "idx_mapping": lambda c: None if c.case.idx_mapping is None else GROUPS_HOST["idx_mapping"](c),
+    "idx_mapping": _unless(
+        lambda c: c.case.idx_mapping is None,
+        _briefly(lambda c: c.case.idx_mapping == tuple(range(c.case.num_reqs)), GROUPS_HOST["idx_mapping"]),
+    ),
 }
+
+
+def _has_drafts(c: Launching) -> bool:
+    """Whether the output has room for two draft tokens a row: in some launches."""
+    return c.case.num_tokens % 3 == 0 and c.case.num_tokens >= len(c.group.block_table) and c.case.cp.size == 1
+
+
+def _is_alone(c: Launching) -> bool:
+    """Whether a table is as its defaults make it, its width too: in half of the launches of one group."""
+    return len(c.case.groups) == 1 and c.group.sharded and c.case.num_tokens % 2 == 1
+
 
 # Tables that are filled by their own operations. Their buffers are made anew for each launch, and written.
 ALLOCATING: Mapping[str, Value] = {
     **_BATCH,
     **_SIZES,
     "positions": lambda c: c.token_positions,
-    "is_circular": lambda c: c.each_group("is_circular", "bool", lambda group: group.kind == "circular"),
-    "allocated_widths": lambda c: c.each_group(
-        "allocated_widths", "int64", lambda group: group.row_width // group.blocks_per_kv_block
+    "allocated_widths": lambda c: c.each_group("allocated_widths", "int64", _allocated_width),
+    "max_num_reqs": lambda c: len(c.group.block_table),
+    "max_model_len": lambda c: (
+        _allocated_width(c.group) * c.group.kv_cache_block_size * c.case.cp.size if _is_alone(c) else 1
     ),
+    # The output is no longer than the tokens: nothing is padded, and what is behind them must stay as it is.
+    "max_num_batched_tokens": lambda c: c.case.num_tokens - (len(c.group.block_table) if _has_drafts(c) else 0),
+    "num_speculative_tokens": lambda c: 2 if _has_drafts(c) else 0,
+    # A replicated group gets rows for the tokens of all ranks by itself.
+    "max_num_blocks": _unless(
+        _is_alone,
+        lambda c: c.each_group(
+            "max_num_blocks",
+            "int64",
+            lambda group: -(-_allocated_width(group) // (1 if group.sharded else c.case.cp.size)),
+        ),
+    ),
+    "kernel_block_sizes": _unless(
+        lambda c: _is_alone(c) and c.group.blocks_per_kv_block == 1, _SIZES["kernel_block_sizes"]
+    ),
+    "is_circular": _unless(
+        lambda c: _is_alone(c) and c.group.kind != "circular",
+        lambda c: c.each_group("is_circular", "bool", lambda group: group.kind == "circular"),
+    ),
+    "is_sharded": _unless(_is_alone, _SIZES["is_sharded"]),
     "allocated_blocks_ptrs": lambda c: of_addresses("allocated_blocks_addresses", _allocated_blocks(c.case)),
     "block_table_ptrs": lambda c: of_addresses("block_table_addresses", _buffers(c.case)),
     "slot_mapping_ptrs": lambda c: c.slot_mapping_addresses,
@@ -91,12 +155,17 @@ ALLOCATING_DRAFT: Mapping[str, Value] = {
     **_BATCH,
     "positions": lambda c: c.token_positions,
     "req_indices": lambda c: c.req_indices,
+    "as_numpy": lambda c: c.case.num_tokens % 2 == 1,  # either kind of array
     "kernel_block_size": lambda c: c.group.block_size,
     "block_size": lambda c: c.group.kv_cache_block_size,
     "allocated_blocks": lambda c: _allocated_blocks(c.case)[0],
     "block_table": lambda c: _buffers(c.case)[0],
     "slot_mapping": lambda c: c.slot_mapping,
 }
+
+
+def _allocated_width(group: Group) -> int:
+    return group.row_width // group.blocks_per_kv_block
 
 
 def _allocated_blocks(case: Case) -> list[Array]:

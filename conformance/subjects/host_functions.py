@@ -6,7 +6,6 @@ code under test as its users do.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -30,7 +29,6 @@ class OverGroupTables:
 
     def __init__(self, module: ModuleType, function: str, lane: Lane) -> None:
         self._module, self._function, self._lane = module, getattr(module, function), lane
-        self._in_order_by_default = inspect.signature(self._function).parameters["idx_mapping"].default is None
         self.parameters = _parameters(OverGroupTables.__call__)
 
     def __call__(
@@ -40,9 +38,9 @@ class OverGroupTables:
         table_widths: torch.Tensor,
         block_table_strides: torch.Tensor,
         kernel_block_sizes: torch.Tensor,
-        block_sizes: torch.Tensor,
-        is_sharded: torch.Tensor,
-        is_enabled: torch.Tensor,
+        block_sizes: torch.Tensor | None,
+        is_sharded: torch.Tensor | None,
+        is_enabled: torch.Tensor | None,
         cp_size: int,
         cp_rank: int,
         cp_interleave: int,
@@ -50,33 +48,28 @@ class OverGroupTables:
         positions: torch.Tensor,
         idx_mapping: torch.Tensor | None,
         slot_mappings: torch.Tensor,
-        max_num_tokens: int,
+        max_num_tokens: int | None,
         pad_id: int,
         validate: bool,
     ) -> None:
-        places = zip(*_lists(block_table_ptrs, table_rows, table_widths, block_table_strides), strict=True)
-        sizes, allocated, sharded, enabled = _lists(kernel_block_sizes, block_sizes, is_sharded, is_enabled)
-        # In half of the launches what is the default is left to it.
-        brief = bool((positions.numel() + slot_mappings.shape[1]) % 2)
+        places = zip(*map(_list, (block_table_ptrs, table_rows, table_widths, block_table_strides)), strict=True)
         groups = self._module.GroupTables(
             [_tensor(self._lane, address, (rows, width), stride) for address, rows, width, stride in places],
-            sizes,
-            None if brief and allocated == sizes else allocated,
+            _list(kernel_block_sizes),
+            _given(block_sizes),
             cp_size=cp_size,
             cp_rank=cp_rank,
             cp_interleave=cp_interleave,
-            sharded=None if brief and all(sharded) else sharded,
-            enabled=None if brief and all(enabled) else enabled,
+            sharded=_given(is_sharded),
+            enabled=_given(is_enabled),
         )
-        if brief and self._in_order_by_default and _counts_up(idx_mapping):
-            idx_mapping = None
         self._function(
             groups=groups,
             query_start_loc=query_start_loc,
             positions=positions,
             idx_mapping=idx_mapping,
             slot_mappings=slot_mappings,
-            max_num_tokens=None if brief and max_num_tokens == slot_mappings.shape[1] else max_num_tokens,
+            max_num_tokens=max_num_tokens,
             pad_id=pad_id,
             validate=validate,
         )
@@ -96,10 +89,15 @@ class Tables:
         allocated_widths: torch.Tensor,
         block_table_ptrs: torch.Tensor,
         slot_mapping_ptrs: torch.Tensor,
-        kernel_block_sizes: torch.Tensor,
+        max_num_reqs: int,
+        max_model_len: int,
+        max_num_batched_tokens: int,
+        num_speculative_tokens: int,
+        max_num_blocks: torch.Tensor | None,
+        kernel_block_sizes: torch.Tensor | None,
         block_sizes: torch.Tensor,
-        is_circular: torch.Tensor,
-        is_sharded: torch.Tensor,
+        is_circular: torch.Tensor | None,
+        is_sharded: torch.Tensor | None,
         num_tokens: int,
         cp_size: int,
         cp_rank: int,
@@ -109,39 +107,29 @@ class Tables:
         pad_id: int,
         validate: bool,
     ) -> None:
-        rows, widths = table_rows.tolist(), allocated_widths.tolist()
-        sizes, kernel_sizes, sharded, rings = _lists(block_sizes, kernel_block_sizes, is_sharded, is_circular)
-        # In some launches the output has room for draft tokens, and a table the width that its default gives it.
-        drafts = 2 if num_tokens % 3 == 0 and num_tokens >= rows[0] and cp_size == 1 else 0
-        alone = len(sizes) == 1 and sharded[0] and num_tokens % 2 == 1
         tables = self._module.MultiGroupBlockTable(
-            rows[0],
-            widths[0] * sizes[0] * cp_size if alone else 1,
-            # The output is no longer than the tokens: nothing is padded, and what is behind them must stay as it is.
-            num_tokens - (rows[0] if drafts else 0),
+            max_num_reqs,
+            max_model_len,
+            max_num_batched_tokens,
             False,
             query_start_loc.device,
-            sizes,
-            drafts,
-            # A replicated group gets rows for the tokens of all ranks by itself.
-            max_num_blocks=None
-            if alone
-            else [width if shared else -(-width // cp_size) for width, shared in zip(widths, sharded, strict=True)],
-            kernel_sizes=None if alone and kernel_sizes == sizes else [[size] for size in kernel_sizes],
+            _list(block_sizes),
+            num_speculative_tokens,
+            max_num_blocks=_given(max_num_blocks),
+            kernel_sizes=None if kernel_block_sizes is None else [[size] for size in _list(kernel_block_sizes)],
             cp_kv_cache_interleave_size=cp_interleave,
             dcp_world_size=cp_size,
             dcp_rank=cp_rank,
-            circular=None if alone and not rings[0] else rings,
-            sharded=None if alone else sharded,
+            circular=_given(is_circular),
+            sharded=_given(is_sharded),
             pad_id=pad_id,
         )
         for g, table in enumerate(tables.block_tables):
             table.block_table.gpu = _tensor(self._lane, int(block_table_ptrs[g]), table.block_table.gpu.shape)
             table.slot_mapping.gpu = _tensor(self._lane, int(slot_mapping_ptrs[g]), (num_tokens,))
-        addresses = allocated_blocks_ptrs.tolist()
-        places = zip(addresses, rows, widths, strict=True)
+        places = zip(*map(_list, (allocated_blocks_ptrs, table_rows, allocated_widths)), strict=True)
         fill(tables, [_tensor(self._lane, address, (count, width)).tolist() for address, count, width in places])
-        tables.commit_block_table(rows[0])
+        tables.commit_block_table(max_num_reqs)
         tables.compute_slot_mapping(query_start_loc.numel() - 1, query_start_loc, positions, validate=validate)
 
 
@@ -165,6 +153,7 @@ class DraftTable:
         cp_interleave: int,
         req_indices: torch.Tensor,
         positions: torch.Tensor,
+        as_numpy: bool,
         pad_id: int,
         validate: bool,
     ) -> None:
@@ -190,7 +179,7 @@ class DraftTable:
             tables.clear()
         fill(tables, [allocated_blocks.tolist()])
         indices: tuple[Any, Any] = req_indices.cpu(), positions.cpu()
-        if positions.numel() % 2:  # either kind of array
+        if as_numpy:
             indices = tuple(each.numpy() for each in indices)
         tables[0].compute_slot_mapping_draft(*indices, validate=validate)
 
@@ -211,12 +200,13 @@ def fill(tables: MultiGroupBlockTable, rows: Sequence[Sequence[Sequence[int]]]) 
         tables.swap_row(row, count - 1 - row)
 
 
-def _counts_up(rows: torch.Tensor | None) -> bool:
-    return rows is not None and rows.tolist() == list(range(rows.numel()))
+def _list(values: torch.Tensor) -> list[Any]:
+    found: list[Any] = values.tolist()
+    return found
 
 
-def _lists(*tensors: torch.Tensor) -> list[list[Any]]:
-    return [tensor.tolist() for tensor in tensors]
+def _given(values: torch.Tensor | None) -> list[Any] | None:
+    return None if values is None else _list(values)
 
 
 def _tensor(lane: Lane, address: int, shape: Sequence[int], stride: int | None = None) -> torch.Tensor:

@@ -15,10 +15,10 @@ from reference import verdict as v
 from reference.case import Case, Launch
 from reference.fields import printable
 from reference.oracle import Trace
-from reports.call import FUNCTION, KERNEL, METHOD, OBJECTS, Argument, Buffer, Call
+from reports.call import KERNEL, METHOD, OBJECTS, Buffer, Call
 from reports.diagnosis import Diagnosis
-from reports.reproduction import pieces
-from reports.reproduction.literals import listed
+from reports.reproduction import objects, pieces
+from reports.reproduction.literals import expression, listed, name_of
 
 MOST_CHARACTERS = 400_000
 """A script that would be longer is not made: nobody pastes that."""
@@ -29,6 +29,7 @@ WITHOUT_GATHER = (
 )
 """What a script of a kernel needs there."""
 
+_OUTPUT = "slot_mapping"
 _MARGIN = 64  # cells
 _OPEN_MARGIN = 1 << 13
 _PUBLISHED = ("vllm_ascend", "vllm")
@@ -57,8 +58,6 @@ def reproduction(
     """The script for one failure; ``expected`` has one row of elements a group."""
     if call is None or not expected:
         return Reproduction(note="No script: it is not known how the function was called.")
-    if call.kind == OBJECTS:
-        return Reproduction(note=f"No script: {call.function} takes objects of its own package, which the suite makes.")
     note = _note(verdict, launch, call)
     published = call.module.partition(".")[0] in _PUBLISHED
     backwards = call.launches and launch.fence == "before"
@@ -73,6 +72,7 @@ def reproduction(
         pieces.BUFFERS,
         pieces.BACKWARDS if backwards else "",
         pieces.METHOD_CALL if call.kind == METHOD else "",
+        objects.FILL if call.kind == OBJECTS and objects.fills_rows(call) else "",
         pieces.COMPARE,
         _main(call, backwards),
         pieces.ISOLATED_END if verdict.kind in _ISOLATED else pieces.END,
@@ -117,6 +117,8 @@ def _header(title: str, call: Call, verdict: v.Verdict, diagnosis: Diagnosis, no
         if call.launches
         else "Runs on the host; needs torch."
         if call.kind == METHOD
+        else "Runs on an NPU (torch_npu), on a GPU or on the host; needs torch and triton."
+        if call.kind == OBJECTS
         else "Runs on an NPU (torch_npu), on a GPU or on the host; needs torch."
     )
     package = call.module.partition(".")[0]
@@ -175,7 +177,8 @@ def _why(trace: Trace) -> list[str]:
 
 
 def _outputs(call: Call) -> list[Buffer]:
-    return [each for each in call.buffers() if each.writable]
+    """Where the slots are: a block table that the call fills is writable too."""
+    return [each for each in call.buffers() if each.writable and each.name.partition("[")[0] == _OUTPUT]
 
 
 def _row_lengths(call: Call, expected: Sequence[Sequence[int]]) -> list[int]:
@@ -202,18 +205,17 @@ def _memory(verdict: v.Verdict, launch: Launch) -> str:
 
 def _main(call: Call, backwards: bool) -> str:
     lines = ["def main():", "    module = load(sys.argv[1] if len(sys.argv) > 1 else None)"]
-    if call.kind != METHOD:
-        lines.append("    function = getattr(module, FUNCTION)")
-    lines += [f"    {_name(each)} = {_made(each)}" for each in call.buffers()]
-    lines += ["    arguments = {"]
-    lines += [f"        {name!r}: {_argument(value)}," for name, value in call.arguments.items()]
-    lines.append("    }")
+    made = objects.buffers(call) if call.kind == OBJECTS else call.buffers()
+    lines += [f"    {name_of(each)} = {_made(each)}" for each in made]
+    if call.kind != OBJECTS:
+        lines += ["    arguments = {"]
+        lines += [f"        {name!r}: {expression(value)}," for name, value in call.arguments.items()]
+        lines.append("    }")
     if backwards:
         lines.append("    run_backwards()")
-    launched = {KERNEL: f"function[{call.grid!r}](**arguments)", FUNCTION: "function(**arguments)"}
     lines += [
         "    try:",
-        f"        {launched.get(call.kind, 'call_method(module, arguments)')}",
+        *(f"        {line}" for line in _launched(call)),
         "        synchronize()",
         "    except Exception as error:",
         '        print(f"the launch raised {type(error).__name__}: {error}")',
@@ -221,16 +223,25 @@ def _main(call: Call, backwards: bool) -> str:
     ]
     outputs = _outputs(call)
     if len(outputs[0].shape) == 1:
-        lines.append(f"    return compare([{', '.join(map(_name, outputs))}])")
+        lines.append(f"    return compare([{', '.join(map(name_of, outputs))}])")
     else:  # one output of two dimensions, a row a group
-        lines.append(f"    return compare(list({_name(outputs[0])}))")
+        lines.append(f"    return compare(list({name_of(outputs[0])}))")
     return "\n".join(lines)
+
+
+def _launched(call: Call) -> list[str]:
+    if call.kind == OBJECTS:
+        return objects.lines(call)
+    if call.kind == METHOD:
+        return ["call_method(module, arguments)"]
+    grid = f"[{call.grid!r}]" if call.kind == KERNEL else ""
+    return [f"getattr(module, FUNCTION){grid}(**arguments)"]
 
 
 def _made(buffer: Buffer) -> str:
     """The expression that makes ``buffer``."""
     if buffer.addresses_of:
-        return f"addresses({buffer.name!r}, [{', '.join(map(_name, buffer.addresses_of))}])"
+        return f"addresses({buffer.name!r}, [{', '.join(map(name_of, buffer.addresses_of))}])"
     values = f"[POISON] * {buffer.size}" if buffer.values is None else listed(buffer.values, {})
     words = [repr(buffer.name), repr(buffer.dtype), values]
     if buffer.strides is not None or len(buffer.shape) != 1:
@@ -238,12 +249,3 @@ def _made(buffer: Buffer) -> str:
     if buffer.strides is not None:
         words.append(f"strides={buffer.strides!r}")
     return f"{'output' if buffer.writable else 'tensor'}({', '.join(words)})"
-
-
-def _argument(value: Argument) -> str:
-    return _name(value) if isinstance(value, Buffer) else repr(value)
-
-
-def _name(buffer: Buffer) -> str:
-    """A Python name for a buffer: ``block_table[1]`` becomes ``block_table_1``."""
-    return "".join(c if c.isascii() and c.isalnum() else "_" for c in buffer.name).rstrip("_") or "buffer"

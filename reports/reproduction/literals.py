@@ -1,8 +1,10 @@
-"""Lists of integers as short Python expressions."""
+"""What a call is given, as short Python expressions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+
+from reports.call import Argument, Buffer
 
 _LEAST = 8  # elements of a run that is worth a word of its own
 
@@ -22,6 +24,15 @@ def listed(values: Sequence[int], names: Mapping[int, str]) -> str:
         pieces.append(f"*[{shown}] * {length}" if step == 0 else f"*range({first}, {first + length})")
         start += length
     return f"[{', '.join(pieces)}]"
+
+
+def name_of(buffer: Buffer) -> str:
+    """A Python name for a buffer: ``block_table[1]`` becomes ``block_table_1``."""
+    return "".join(c if c.isascii() and c.isalnum() else "_" for c in buffer.name).rstrip("_") or "buffer"
+
+
+def expression(value: Argument) -> str:
+    return name_of(value) if isinstance(value, Buffer) else repr(value)
 
 
 def _run(values: Sequence[int], start: int) -> tuple[int, int]:

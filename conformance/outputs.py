@@ -16,7 +16,7 @@ from _pytest._io import TerminalWriter
 from conformance.interrupts import ending
 from conformance.outside import BoundaryFailure, Outside
 from conformance.recording import Recorded, Recorder
-from conformance.stash import ACCEPTED, ENGINE, RECORDER, is_worker, target_of
+from conformance.stash import ACCEPTED, ENGINE, RECORDER, draws, is_worker, target_of
 from conformance.verdicts import ConformanceFailure, failures_in
 from reference.fields import printable
 from reports import github
@@ -73,9 +73,9 @@ def pytest_runtest_makereport(
             item.user_properties += [pair for each in recorded for pair in _properties(each).items()]
         elif isinstance(call.excinfo.value, BoundaryFailure):
             engine, recorder = item.config.stash[ENGINE], item.config.stash[RECORDER]
-            found = recorder.record_outside(engine, item.nodeid, call.excinfo.value)
+            found = recorder.record_outside(engine, item.nodeid, call.excinfo.value, drawn=draws(item))
             item.repr_failure = lambda *_, **__: Shown([found])  # type: ignore[method-assign]
-            item.user_properties += [("report", printable(found.file)), ("replay", found.again)]
+            item.user_properties += [("report", printable(found.file)), ("replay", found.replay)]
     return (yield)
 
 

@@ -1,6 +1,7 @@
 """A launch outside the contract that did what it must not: kept as a file, told in a few lines and counted.
 
-There is no answer to hold it against, so it is no failure report, and ``--replay`` does not take its case.
+There is no answer to hold it against, so it is no failure report. ``--replay`` takes its file, and asks of the launch
+what the test that met it asked.
 """
 
 from __future__ import annotations
@@ -41,13 +42,14 @@ class BoundaryFailure(Failed):
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """What there is to say of one. ``again`` is the command that finds it again, ``problem`` why it is not in ``file``,
-    if it is not.
+    """What there is to say of one. ``replay`` is the command that runs its ``file`` again, ``again`` the one that finds
+    it again without it; ``problem`` says why it is not there, if it is not.
     """
 
     entry_point: str
     message: str
     again: str
+    replay: str
     file: Path
     document: Mapping[str, Any]
     problem: str = ""
@@ -55,21 +57,24 @@ class Outside:
     def lines(self) -> list[str]:
         if self.problem:
             return [self.message, self.problem, json.dumps(self.document), f"again: {self.again}"]
-        return [self.message, f"case: {printable(self.file)}", f"again: {self.again}"]
+        return [self.message, f"case: {printable(self.file)}", f"replay: {self.replay}"]
 
 
-def outside(engine: Engine, folder: Path, seed: int, nodeid: str, failed: BoundaryFailure) -> Outside:
-    """Write the case of ``failed`` into ``folder``; the same one has the same file in every run."""
+def outside(engine: Engine, folder: Path, seed: int, nodeid: str, failed: BoundaryFailure, *, drawn: bool) -> Outside:
+    """Write the case of ``failed`` into ``folder``; the same one has the same file in every run. One that was not
+    ``drawn`` is from such a file, which knows more, and is left alone.
+    """
     entry, verdict = failed.entry, failed.verdict
     identity = json.dumps([failed.document, verdict.kind], sort_keys=True)
     digest = hashlib.sha256(identity.encode()).hexdigest()[:10]
     file = folder / f"boundary-{entry.subject}-{entry.name}-{digest}.json"
-    words = ["pytest", nodeid, "--lane", engine.lane.name, *engine.lane.options(), "--subject", entry.subject]
+    common = ["--lane", engine.lane.name, *engine.lane.options(), "--subject", entry.subject]
     source = engine.options.sources.get(entry.subject, "")
-    words += ["--source", f"{entry.subject}={source}"] if source else []
+    common += ["--source", f"{entry.subject}={source}"] if source else []
+    replay = printable(shlex.join(["pytest", "conformance", "--replay", str(file), *common]))
     shard = engine.options.shard
-    words += [] if shard.is_whole else ["--shard", str(shard)]
-    again = printable(shlex.join([*words, "--hypothesis-seed", str(seed)]))
+    sharded = [] if shard.is_whole else ["--shard", str(shard)]
+    again = printable(shlex.join(["pytest", nodeid, *common, *sharded, "--hypothesis-seed", str(seed)]))
     document = {
         "schema": SCHEMA,
         "subject": entry.subject,
@@ -84,7 +89,8 @@ def outside(engine: Engine, folder: Path, seed: int, nodeid: str, failed: Bounda
     }
     problem = ""
     try:
-        write_text(file, json_lines(document))
+        if drawn or not file.exists():
+            write_text(file, json_lines(document))
     except ReportError as error:
         problem = str(error)
-    return Outside(entry.id, printable(str(failed))[:_LONGEST], again, file, document, problem)
+    return Outside(entry.id, printable(str(failed))[:_LONGEST], again, replay, file, document, problem)

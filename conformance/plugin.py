@@ -115,7 +115,7 @@ def pytest_collection(session: pytest.Session) -> None:
     engine = _start(config)
     options.check_required(config, engine.entries())
     try:
-        read = [saved.read(Path(file)) for file in config.option.replay]
+        read = [saved.read(Path(file), boundary=True) for file in config.option.replay]
         config.stash[_PAIRS] = saved.pairs(read, engine.entries())
     except CaseError as error:
         raise pytest.UsageError(f"--replay: {error}") from error

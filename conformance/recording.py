@@ -106,9 +106,9 @@ class Recorder:
             self.corpus.add(found.entry, report.case, report.launch, found.settings, asked, reported=not done.problem)
         return self.recorded.setdefault(file, done)
 
-    def record_outside(self, engine: Engine, nodeid: str, failed: BoundaryFailure) -> Outside:
-        """The same for a launch outside the contract."""
-        done = outside(engine, self.folder, self.seed, nodeid, failed)
+    def record_outside(self, engine: Engine, nodeid: str, failed: BoundaryFailure, *, drawn: bool) -> Outside:
+        """The same for a launch outside the contract, ``drawn`` or read from a file."""
+        done = outside(engine, self.folder, self.seed, nodeid, failed, drawn=drawn)
         return self.outside.setdefault(done.file, done)
 
     def groups(self) -> list[list[Recorded]]:

@@ -37,7 +37,8 @@ class SavedCase:
     everyone.
 
     ``settings`` are those that it was bound with, for an entry point whose constants do not say them. ``asked``: the
-    property that did not hold, and of what; the case is then one launch of several.
+    property that did not hold, and of what; the case is then one launch of several. ``boundary``: the case may be
+    outside the contract, and is asked what an entry point that promises to be ``total`` does there.
     """
 
     file: Path
@@ -47,6 +48,7 @@ class SavedCase:
     entry_points: tuple[str, ...]
     settings: Settings | None = None
     asked: Asked | None = None
+    boundary: bool = False
 
     def drawn(self, entry: EntryPoint) -> tuple[Case, Launch, Settings]:
         chosen = self.settings if self.settings is not None and not self.launch.constants else None
@@ -68,34 +70,41 @@ class SavedCase:
         for name, value in (("tile", chosen.tile), ("window", 1 if chosen.window is None else chosen.window)):
             if type(value) is not int or not 1 <= value <= _LARGEST:
                 return f"{entry.id}: no launch has a {name} of {shown(value)}"
+        if self.boundary:
+            kept = "total" in entry.declaration.features
+            return None if kept else f"{entry.id} does not promise to stay inside its buffers outside the contract"
         broken = outside(entry, *self.drawn(entry))
         return f"outside what {entry.id} promises: {broken[0]}" if broken else None
 
 
-def read(path: Path) -> SavedCase:
-    """A failure report, a field case or a bare case. Raises CaseError, one line that says file, place and what is
-    wrong.
+def read(path: Path, *, boundary: bool = False) -> SavedCase:
+    """A failure report, a field case, a bare case or, where ``boundary`` allows it, a launch outside the contract.
+
+    Raises CaseError, one line that says file, place and what is wrong.
     """
     document = read_json(path)
     try:
-        return of_document(document, path)
+        return of_document(document, path, boundary=boundary)
     except CaseError as error:
         raise CaseError(f"{printable(path)}: {error}") from None
 
 
-def of_document(document: object, path: Path) -> SavedCase:
+def of_document(document: object, path: Path, *, boundary: bool = False) -> SavedCase:
     """The same from what stands in ``path``. Raises CaseError, which does not name the file."""
     case, launch = from_document(document)
-    broken = violations(case, launch=launch)
+    found = document if isinstance(document, dict) else {}
+    is_boundary = "broken" in found  # the clause, in a file that conformance.outside has written
+    if is_boundary and not boundary:
+        raise CaseError("a launch outside the contract, which has no answer to compare with: only --replay takes it")
+    broken = () if is_boundary else violations(case, launch=launch)
     if broken:
         raise CaseError(str(broken[0]))
-    found = document if isinstance(document, dict) else {}
     names = found.get("entry_points", [found["entry_point"]] if "entry_point" in found else [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise CaseError(f"entry_points: expected a list of names, got {shown(names)}")
     settings = _settings(found["settings"]) if found.get("settings") else None
     asked = _asked(found["property"]) if found.get("property") else None
-    return SavedCase(path, case, launch, str(found.get("subject", "")), tuple(names), settings, asked)
+    return SavedCase(path, case, launch, str(found.get("subject", "")), tuple(names), settings, asked, is_boundary)
 
 
 def _asked(value: object) -> Asked:

@@ -11,10 +11,12 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from conformance import lanes
 from conformance.boundaries import boundaries, promised, stays_inside, verdict_of
 from conformance.engine import Engine, Options
+from conformance.outside import BoundaryFailure, outside
+from conformance.saved import read
 from conformance.subjects.launching import Settings
 from conformance.under_test import Drawn, UnderTest
 from reference import verdict as v
-from reference.case import Case, ContextParallel, Group, Launch, Replay
+from reference.case import Case, CaseError, ContextParallel, Group, Launch, Replay
 from strategies.declaration import Declaration
 from tests.commands import ROOT
 from tests.faults.catalogue import DCP, TILED, WINDOW, Fault, write_variant
@@ -136,8 +138,20 @@ def test_a_mistake_outside_the_contract_is_found(fault: Fault, says: str, tmp_pa
         def inside(drawn: Drawn) -> None:
             stays_inside(target, drawn)
 
-        with pytest.raises(pytest.fail.Exception, match=f"outside the contract .*: {says}"):
+        expected = f"outside the contract .*: {says}"
+        with pytest.raises(BoundaryFailure, match=expected) as found:
             inside()
+        kept = outside(run, tmp_path, 0, "test", found.value, drawn=True)
+        with pytest.raises(CaseError, match="a launch outside the contract"):
+            read(kept.file)
+        again = read(kept.file, boundary=True)
+        assert (again.concerns(target.entry), again.why_not(target.entry)) == (True, None)
+        with pytest.raises(BoundaryFailure, match=expected):
+            stays_inside(target, again.drawn(target.entry))
+        promising_nothing = replace(
+            target.entry, declaration=Declaration(features=target.entry.declaration.features - {"total"})
+        )
+        assert "does not promise" in str(again.why_not(promising_nothing))
     finally:
         run.close()
 

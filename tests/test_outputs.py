@@ -179,12 +179,14 @@ def test_what_fails_outside_the_contract_comes_last_in_few_lines_and_is_counted(
     assert ended.end[head] == (
         "kernels.dcp outside the contract (positions: \\x1b[31m): crash: outside 1 (1 more outside the contract)"
     )
-    case, again = ended.end[head + 1 : head + 3]
+    case, replay = ended.end[head + 1 : head + 3]
     assert Path(case.removeprefix("case: ")) in files
-    assert re.match(r"again: pytest \S+::test_0 --lane lowered --subject kernels .*--hypothesis-seed 17$", again)
-    assert head > max(number for number, line in enumerate(ended.end) if line.startswith("replay: "))
+    file = Path(case.removeprefix("case: "))
+    assert replay.startswith(f"replay: pytest conformance --replay {file} --lane lowered --subject kernels --source ")
+    assert head + 2 == max(number for number, line in enumerate(ended.end) if line.startswith("replay: "))
     assert len(ended.end) <= 25
-    kept = json.loads(Path(case.removeprefix("case: ")).read_text())
+    kept = json.loads(file.read_text())
+    assert re.match(r"pytest \S+::test_0 --lane lowered --subject kernels .*--hypothesis-seed 17$", kept["again"])
     assert (kept["entry_point"], kept["broken"], kept["summary"]) == ("dcp", "positions: \x1b[31m", "crash: outside 1")
     assert kept["case"]["positions"] == [0, 0]
     found = json.loads((reports / "summary.json").read_text())
@@ -200,6 +202,9 @@ def test_what_fails_outside_the_contract_and_cannot_be_written_is_printed(tmp_pa
     ended = run(tmp_path, ["outside 1"])
     assert ended.status == pytest.ExitCode.TESTS_FAILED
     assert '"positions": [0, 0]' in ended.text
+    assert re.search(
+        r"^again: pytest \S+::test_0 --lane lowered --subject kernels .*seed 17$", ended.text, re.MULTILINE
+    )
     assert "cannot write" in ended.text
 
 

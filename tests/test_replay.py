@@ -51,19 +51,27 @@ def reports(folder: Path, first_run: Done) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def later_runs(folder: Path, wrong_kernels: Path, reports: list[Path]) -> dict[str, Done]:
+def boundaries(folder: Path, first_run: Done) -> list[Path]:
+    """Launches outside the contract that failed in the same run."""
+    found = sorted((folder / "found").glob("boundary-*.json"))
+    assert found, first_run.tail
+    return found
+
+
+@pytest.fixture(scope="module")
+def later_runs(folder: Path, wrong_kernels: Path, reports: list[Path], boundaries: list[Path]) -> dict[str, Done]:
     """The reports on the wrong kernels again and on the right ones, and cases that are no reports, on the right ones.
 
     Those are a field case, which names v1 and dcp; the same case alone, which names nobody; and one of a ring for v1
     and the torch path, which has no notion of rings.
     """
     field_case = FIELD_CASES / "dcp8_interleave1.json"
-    bare, ring = folder / "bare.json", folder / "ring.json"
+    bare, ring, both = folder / "bare.json", folder / "ring.json", replaying([*reports, *boundaries])
     bare.write_text(json.dumps(read(field_case)["case"]), encoding="utf-8")
     ring.write_text(json.dumps({"case": RING.to_json(), "entry_points": ["v1", "dcp"]}), encoding="utf-8")
     commands = {
-        "wrong again": (*replaying(reports), "--source", f"kernels={wrong_kernels}", "--report-dir", folder / "again"),
-        "right": (*replaying(reports), "--report-dir", folder / "right"),
+        "wrong again": (*both, "--source", f"kernels={wrong_kernels}", "--report-dir", folder / "again"),
+        "right": (*both, "--report-dir", folder / "right"),
         "no reports": (*replaying([field_case, bare, ring]), "-v", "-rs", "--report-dir", folder / "no-reports"),
     }
     return dict(zip(commands, together(commands.values()), strict=True))
@@ -121,7 +129,9 @@ def test_the_command_of_a_report_brings_the_failure_back(reports: list[Path]) ->
     assert file.read_bytes() == before
 
 
-def test_replaying_gives_the_same_verdict(folder: Path, reports: list[Path], later_runs: dict[str, Done]) -> None:
+def test_replaying_gives_the_same_verdict(
+    folder: Path, reports: list[Path], boundaries: list[Path], later_runs: dict[str, Done]
+) -> None:
     assert later_runs["wrong again"].status == 1, later_runs["wrong again"].tail
     for file in reports:
         first, second = read(file), read(folder / "again" / file.name)
@@ -130,12 +140,19 @@ def test_replaying_gives_the_same_verdict(folder: Path, reports: list[Path], lat
             assert second[name] == first[name]
         assert second["examples"] is None  # nothing was drawn
     summary = read(folder / "again" / "summary.json")
-    assert summary["failures"] == len(reports) <= summary["cases"]  # what tells causes apart is launched as well
+    for file in boundaries:
+        first, second = read(file), read(folder / "again" / file.name)
+        for name in ("case", "launch", "settings", "subject", "entry_point", "lane", "broken", "verdict"):
+            assert second[name] == first[name]
+    # What tells causes apart is launched as well.
+    assert summary["failures"] == len(reports) + len(boundaries) <= summary["cases"]
 
 
-def test_on_right_kernels_the_same_files_pass(folder: Path, reports: list[Path], later_runs: dict[str, Done]) -> None:
+def test_on_right_kernels_the_same_files_pass(
+    folder: Path, reports: list[Path], boundaries: list[Path], later_runs: dict[str, Done]
+) -> None:
     assert later_runs["right"].status == 0, later_runs["right"].tail
-    assert f"{len(reports)} passed" in later_runs["right"].output
+    assert f"{len(reports) + len(boundaries)} passed" in later_runs["right"].output
     assert {path.name for path in (folder / "right").iterdir()} == {"summary.json", "coverage.json", "index.html"}
 
 

@@ -284,6 +284,10 @@ def test_what_can_be_checked_on_the_host_is_refused(message: str, changes: dict[
             "row-width: position 8 of request 1 (token 2) needs block index 4, the row has 4 (group 1)",
             {"positions": torch.tensor([0, 1, 8, 9]), "groups": tables(enabled=[False, True])},
         ),
+        (  # of two ranks, each of which has all of it
+            "row-width: position 8 of request 1 (token 2) needs block index 2, the row has 2 (group 0)",
+            {"positions": torch.tensor([0, 1, 8, 9]), "groups": tables(cp_size=2, cp_rank=1, sharded=[False, True])},
+        ),
         (
             "slot-fits: token 0 in block 536870912 has slot 2147483648, outside [-2147483648, 2147483647] (group 0)",
             {"groups": tables(block_tables=[ints(3, 4, 2**29, 6).view(2, 2), ints(*range(8)).view(2, 4)])},

@@ -40,7 +40,8 @@ def _filled(array: Array, rows: Sequence[Sequence[int]]) -> Array:
     if array.name.partition("[")[0] != OUTPUT:
         return array
     if len(array.shape) > 1:
-        data = np.full(array.shape, UNWRITTEN, dtype=array.dtype)
+        stride = array.shape[1] if array.strides is None else array.strides[0]
+        data = np.full((len(rows), stride), UNWRITTEN, dtype=array.dtype)
         data[:, : len(rows[0])] = rows
         return replace(array, data=data)
     group = int(array.name.partition("[")[2].rstrip("]") or 0)

@@ -22,7 +22,7 @@ from conformance.under_test import UnderTest
 from reference import verdict as v
 from tests.faults.naive import naive
 from tests.faults.published import published
-from tests.faults.trials import AGREES, KEYS, PREWARM, Killed, Trial, run, trials
+from tests.faults.trials import AGREES, KEYS, PREWARM, Killed, Trial, run, runs_at_all, trials
 
 ROOT = Path(__file__).resolve().parents[2]
 BUDGET = 64
@@ -134,7 +134,7 @@ class Hunt:
         order = self._order(entry.name)
         quick, gate = settings.get_profile("quick"), settings.get_profile("gate")
         fast = self._first(under_test, order, quick, number)
-        if fast is not None and _never_runs(fast):
+        if fast is not None and _is_stillborn(fast) and not self._runs(under_test, order, quick, number):
             return Result(INVALID, fast.trial.test, fast.examples, verdict=fast.verdict, detail=fast.detail)
         slow = fast
         if not quickly and (fast is None or (fast.examples or 0) > fast.trial.examples(quick) // ALIKE):
@@ -151,6 +151,13 @@ class Hunt:
             smallest = under_test.smallest(slow.failure).finding
             result.tokens, result.cause = smallest.case.num_tokens, smallest.diagnosis.cause
         return result
+
+    def _runs(self, target: UnderTest, order: Sequence[Trial], profile: settings, number: int) -> bool:
+        """Whether any of the first cases is launched so that there is something to judge: what fails with the defaults
+        alone, or on several ranks alone, is a fault.
+        """
+        agreeing = (each for each in order if each.how == AGREES)
+        return any(runs_at_all(target, each, profile, number, _is_refused) for each in agreeing)
 
     def _first(self, target: UnderTest, order: Sequence[Trial], profile: settings, number: int) -> Killed | None:
         for trial in order:
@@ -189,8 +196,10 @@ class Hunt:
 _STILLBORN = re.compile(r"\b(NameError|TypeError|AttributeError|UnboundLocalError|ImportError|SyntaxError)\b")
 
 
-def _never_runs(killed: Killed) -> bool:
-    """Whether the very first launch fails because Python or the compiler cannot make sense of it: no fault either."""
-    if killed.examples not in (None, 1):
-        return False
-    return killed.verdict == v.COMPILE_ERROR or (killed.verdict == v.CRASH and bool(_STILLBORN.search(killed.detail)))
+def _is_stillborn(killed: Killed) -> bool:
+    """Whether the very first launch fails because Python or the compiler cannot make sense of it."""
+    return killed.examples in (None, 1) and _is_refused(killed.verdict, killed.detail)
+
+
+def _is_refused(verdict: str, detail: str) -> bool:
+    return verdict == v.COMPILE_ERROR or (verdict == v.CRASH and bool(_STILLBORN.search(detail)))

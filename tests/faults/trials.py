@@ -18,6 +18,9 @@ from conformance.outside import BoundaryFailure
 from conformance.under_test import Drawn, UnderTest
 from conformance.verdicts import ConformanceFailure, failures_in
 
+FIRST = 10
+"""Cases of a test of which one must be launched, or a fault is none."""
+
 AGREES, INSIDE, LARGE, KEYS, PREWARM = "agrees", "inside", "large", "keys", "prewarm"
 
 
@@ -127,6 +130,34 @@ def run(target: UnderTest, trial: Trial, profile: settings, number: int) -> Kill
     except (AssertionError, pytest.fail.Exception) as error:
         return Killed(trial, None, trial.how, str(error))
     return None
+
+
+def runs_at_all(
+    target: UnderTest, trial: Trial, profile: settings, number: int, is_refused: Callable[[str, str], bool]
+) -> bool:
+    """Whether one of the first ``FIRST`` cases of ``trial`` fails in no way that ``is_refused`` (verdict, detail)."""
+    target.begin()
+
+    def check(drawn: Drawn) -> None:
+        try:
+            target.agrees_with_the_oracle(drawn)
+        except ConformanceFailure as error:
+            verdict = error.finding.verdict
+            if is_refused(verdict.kind, verdict.summary()):
+                return
+        raise _Runs
+
+    try:
+        _draw(target.cases(trial.kind), check, trial, settings(profile, max_examples=FIRST * trial.part), number)
+    except _Runs:
+        return True
+    except pytest.skip.Exception:
+        return False
+    return False
+
+
+class _Runs(BaseException):
+    """A case was launched. No ``Exception``, as below."""
 
 
 class _Found(BaseException):

@@ -20,7 +20,15 @@ from strategies.batches import (
     menu_of_groups,
 )
 from strategies.declaration import Declaration as Declaration
-from strategies.groups import GroupSpec, draw_groups, draw_order, in_order, positions_in_a_row, rules_for
+from strategies.groups import (
+    GroupSpec,
+    affordable_rows,
+    draw_groups,
+    draw_order,
+    in_order,
+    positions_in_a_row,
+    rules_for,
+)
 from strategies.picking import Picker
 from strategies.replays import draw_replay, reordered
 from strategies.rows import draw_idx_mapping
@@ -86,6 +94,8 @@ def _draw_case(picker: Picker, declaration: Declaration, s: Specialization, max_
     requests, decode = picker.pick(REQUESTS)
     rows = draw_rows(picker, requests)
     specs = draw_groups(picker, declaration, s)
+    rows = min(rows, affordable_rows(specs, s.output_dtype))
+    requests = min(requests, rows)
     wide = picker.pick(_WIDE) and rows <= _MOST_WIDE_ROWS and specs[0].grows
     menu = _menu(declaration, s, specs)
     rules, limit = rules_for(specs, rows, menu.top, s.output_dtype, wide=wide)

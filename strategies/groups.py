@@ -100,6 +100,16 @@ def in_order(groups: Sequence[T], order: Sequence[int]) -> tuple[T, ...]:
     return tuple(groups[index] for index in order)
 
 
+def affordable_rows(groups: Sequence[GroupSpec], output_dtype: str) -> int:
+    """How many rows the tables may have at most so that each has room for tokens in every row."""
+    steps = [
+        (group.geometry.blocks_per_kv_block, _rules(group, output_dtype).blocks) for group in groups if group.grows
+    ]
+    of_each = [min(MOST_CELLS, blocks) // step for step, blocks in steps]
+    of_all = MOST_CELLS_OF_ALL // (2 * sum(map(_narrow_columns, groups)))
+    return min([of_all, *of_each])
+
+
 def rules_for(
     groups: Sequence[GroupSpec], rows: int, top: int, output_dtype: str, *, wide: bool = False
 ) -> tuple[list[TableRules], int]:

@@ -19,7 +19,16 @@ from reference.oracle import slot_mapping
 from strategies.batches import SMALLEST_TILE, Batch, Positions, from_below, menu_for, menu_of_groups
 from strategies.cases import Declaration, cases_of, free_specializations
 from strategies.geometry import Geometry
-from strategies.groups import MOST_CELLS_OF_ALL, MOST_GROUPS, MOST_WIDE_CELLS_OF_ALL, GroupSpec, draw_order, in_order
+from strategies.groups import (
+    MOST_CELLS_OF_ALL,
+    MOST_GROUPS,
+    MOST_WIDE_CELLS_OF_ALL,
+    GroupSpec,
+    affordable_rows,
+    draw_order,
+    in_order,
+    rules_for,
+)
 from strategies.picking import Picker
 from strategies.replays import draw_replay, reordered
 from strategies.rows import draw_idx_mapping
@@ -112,6 +121,19 @@ def replicated(case: Case) -> list[Group]:
 
 
 # Legality
+
+
+@pytest.mark.parametrize("output_dtype", ["int32", "int64"])
+@pytest.mark.parametrize("block_size", [1, 7, 1056, 2**20, 2**27])
+@pytest.mark.parametrize("further", [0, 5])
+def test_every_row_has_room_for_tokens(block_size: int, further: int, output_dtype: str) -> None:
+    for k, size in ((1, 1), (16, 1), (16, 8)):
+        group = GroupSpec(Geometry(block_size, k, ContextParallel(size, 0, 1)))
+        groups = [group, *[replace(group, enabled=False)] * further]
+        rows = affordable_rows(groups, output_dtype)
+        _, limit = rules_for(groups, rows, 2**31, output_dtype)
+        assert rows >= 1
+        assert limit >= 1
 
 
 @pytest.mark.parametrize("name", DECLARATIONS)

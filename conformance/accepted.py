@@ -4,6 +4,7 @@ still fails as it did.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from conformance.engine import Engine
 from conformance.explained import Run, beyond, can_be, parts
 from conformance.known import KnownFailure, of_finding
+from conformance.simpler import specialization_of
 from conformance.subjects.entry import EntryPoint
 from conformance.verdicts import Finding
 from reference import verdict as v
@@ -22,6 +24,9 @@ STILL_FAILS = summary.STILL_FAILS
 FIXED = "passes now"
 FAILS_DIFFERENTLY = "fails differently"
 NOT_RUN = summary.NOT_RUN
+
+_RAISED_AT = re.compile(r" \(([^()]+:[0-9]+)\)$")
+"""The file and line that end what an exception says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,14 +153,18 @@ class Accepted:
 
     def refreshed(self, found: Sequence[Finding]) -> list[KnownFailure]:
         """What a file about this run holds: the entries that are not fixed, and one for each cause in ``found``."""
-        gone = {known.where for known, outcome in self.outcomes() if outcome.status in (FIXED, FAILS_DIFFERENTLY)}
-        kept = [known for known in self.known if known.where not in gone]
-        identities = [_identity(known) for known in kept]
-        for known in (of_finding(finding, self.engine.lane.name) for finding in found):
-            if _identity(known) not in identities:
-                kept.append(known)
-                identities.append(_identity(known))
-        return kept
+        ran = {known.where: outcome for known, outcome in self.outcomes()}
+        gone = [where for where, outcome in ran.items() if outcome.status in (FIXED, FAILS_DIFFERENTLY)]
+        kept = [
+            (known, ran[known.where].finding if known.where in ran else None)
+            for known in self.known
+            if known.where not in gone
+        ]
+        for finding in found:
+            known = of_finding(finding, self.engine.lane.name)
+            if not any(_identity(known) == _identity(other) and _alike(known, finding, own) for other, own in kept):
+                kept.append((known, finding))
+        return [known for known, _ in kept]
 
     def _run(self, known: KnownFailure) -> Outcome:
         entry, why = self.entry(known), self.why_not(known)
@@ -190,7 +199,23 @@ def covers(known: KnownFailure, finding: Finding, own: Finding | None) -> bool:
         return True
     if known.cause == "stale element":
         return own is not None and _where(finding) <= _where(own)
-    return known.key is not None and known.cause not in GENERAL
+    return known.key is not None and known.cause not in GENERAL and _alike(known, finding, own)
+
+
+def _alike(known: KnownFailure, finding: Finding, own: Finding | None) -> bool:
+    """Whether ``finding`` ended where the case of ``known`` did, if what it says is all that is known of it.
+
+    Many statements can raise the same, and a process that dies or hangs names none: then it has to run the same code,
+    which is what was compiled for the same parameters.
+    """
+    if known.cause not in (v.CRASH, v.HANG, v.REFUSED):
+        return True
+    if own is None:
+        return False
+    here, there = (_RAISED_AT.search(each.verdict.detail) for each in (finding, own))
+    if here and there:
+        return here[1] == there[1]
+    return here == there and specialization_of(finding.case, finding.launch) == specialization_of(own.case, own.launch)
 
 
 def _where(finding: Finding) -> set[bool]:

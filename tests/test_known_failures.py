@@ -7,6 +7,7 @@ import re
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -346,6 +347,42 @@ def test_a_known_compile_error_explains_no_other_message() -> None:
     assert explained.can_be(fails("out of registers: 400"), {told})
     assert not explained.can_be(fails("no such type"), {told})
     assert fails("").diagnosis.key == "compile error"
+
+
+def test_a_known_end_explains_no_other_that_says_the_same(tmp_path: Path) -> None:
+    """Not what another line raises, nor, of a death or a hang, what was compiled for something else."""
+    longer = replace(CASE, max_num_tokens=3)
+    wider = replace(CASE, groups=(Group(((0, 1),), 1, 1),))
+
+    def ended(status: str, message: str = "", case: Case = CASE, tile: int = 16) -> Finding:
+        return judge(ENTRY, case, Launch(constants={"TILE": tile}), Outcome(status, message=message))
+
+    died = "the process was ended by SIGSEGV"
+    for status, message, kind in (("crash", died, v.CRASH), ("hang", "", v.HANG)):
+        [entry_] = known.read(written(tmp_path / "known.toml", entry(kind=kind, cause=kind, buffer=message)))
+        own = ended(status, message)
+        alike, others = ended(status, message, longer), [ended(status, message, tile=64), ended(status, message, wider)]
+        assert all(map(entry_.is_about, (alike, *others)))
+        assert [covers(entry_, each, own) for each in (own, alike, *others)] == [True, True, False, False]
+        assert not covers(entry_, alike, None)
+    for error, kind in (("RuntimeError", v.CRASH), ("ValueError", v.REFUSED)):
+        said = f"{error}: not supported (torch_dcp.py:N)"
+        [entry_] = known.read(written(tmp_path / "known.toml", entry(kind=kind, cause=kind, buffer=said)))
+        own, alike, other = (ended("raised", said.replace("N)", f"{n})"), wider, n) for n in (7, 7, 8))
+        assert all(map(entry_.is_about, (own, alike, other)))
+        assert [covers(entry_, each, own) for each in (alike, other)] == [True, False]
+        nowhere = ended("raised", f"{error}: not supported")
+        assert not covers(entry_, nowhere, own)
+
+
+def test_ends_that_are_not_one_are_written_down_one_by_one() -> None:
+    died = "the process was ended by SIGSEGV"
+    engine = cast("Engine", SimpleNamespace(lane=LANE))
+    ends = [
+        judge(ENTRY, CASE, Launch(constants={"TILE": tile}), Outcome("crash", message=died)) for tile in (16, 16, 64)
+    ]
+    written_down = Accepted((), engine).refreshed(ends)
+    assert [each.saved.launch.constants["TILE"] for each in written_down] == [16, 64]
 
 
 def test_a_case_of_two_known_causes_is_explained_by_both_and_by_neither_alone() -> None:

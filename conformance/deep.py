@@ -12,12 +12,9 @@ import argparse
 import math
 import random
 import shutil
-import signal
-import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +23,7 @@ import pytest
 
 from conformance.explored import Explored
 from conformance.known import KnownFailure, text_of
-from conformance.runs import ROOT, end, figures, started, tail
+from conformance.runs import ROOT, ended_by_itself, figures, interruptible, started, tail
 from conformance.saved import read as read_case
 from reference.fields import CaseError, printable, read_json
 from reports.diagnosis import UNKNOWN
@@ -119,8 +116,8 @@ class Campaign:
         self.rounds.append(folder)
         known = ["--known-failures", str(self._write_known())] if self.known else []
         with started([*words, *known, "--corpus", str(self.corpus), *self.arguments], folder) as process:
-            stopped = self._wait(process, name)
-        if not stopped and process.returncode not in (*_ENDED, *allowed):
+            by_itself = ended_by_itself(process, self._over_while(name))
+        if by_itself and process.returncode not in (*_ENDED, *allowed):
             raise RoundError(f"{tail(folder)}\n{name} ended with status {process.returncode}")
         new = [file for file in sorted(folder.glob("failure-*.json")) if file.name not in self.found]
         for file in new:
@@ -141,19 +138,18 @@ class Campaign:
     def _write_known(self) -> Path:
         return write_text(self.folder / "rounds" / "known.toml", text_of(self.known.values()))
 
-    def _wait(self, process: subprocess.Popen[bytes], name: str) -> bool:
-        """Until it ends or time is up. True: it was stopped."""
+    def _over_while(self, name: str) -> Callable[[], bool]:
+        """Whether time is up; says now and then that ``name`` is running."""
         said = time.monotonic()
-        while True:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(min(_BETWEEN_LINES, max(self.deadline - time.monotonic(), 0.0)))
-                return False
-            if self.is_over:
-                end(process)
-                return True
+
+        def is_over() -> bool:
+            nonlocal said
             if time.monotonic() - said >= _BETWEEN_LINES:
                 said = time.monotonic()
                 print(f"{name} is running; {self._left()}", flush=True)
+            return self.is_over
+
+        return is_over
 
     def _left(self) -> str:
         spent, whole = time.monotonic() - self.began, self.deadline - self.began
@@ -167,16 +163,14 @@ class RoundError(RuntimeError):
 def run(campaign: Campaign, first_seed: int, options: Sequence[str]) -> int:
     campaign.prepare()
     number = 0
-    terminated = signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was found is told then, too
     try:
-        campaign.saved()
-        while not campaign.is_over:
-            number += 1
-            campaign.draw(number, (first_seed + number - 1) % 2**32, options)
+        with interruptible():
+            campaign.saved()
+            while not campaign.is_over:
+                number += 1
+                campaign.draw(number, (first_seed + number - 1) % 2**32, options)
     except KeyboardInterrupt:
         print("stopped")
-    finally:
-        signal.signal(signal.SIGTERM, terminated)
     return 1 if campaign.finish() else 0
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from reference.fields import read_json
 ROOT = Path(__file__).parents[1]
 _ENDING = 60.0
 """Seconds in which a run that was told to end writes what it has found; it takes about one."""
+_LOOKING = 0.2
+"""Seconds between two looks at whether a run is to end."""
 _TAIL = 30  # lines
 
 
@@ -37,6 +40,27 @@ def started(arguments: Sequence[str | Path], folder: Path) -> Iterator[subproces
             yield process
         finally:
             end(process)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """SIGTERM is an interrupt while the block lasts: no run outlives the command, and what was found is told."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def ended_by_itself(process: subprocess.Popen[bytes], is_over: Callable[[], bool]) -> bool:
+    """Wait until a run ends. False: it was told to, because ``is_over``, which is asked now and then, said so."""
+    while process.poll() is None:
+        if is_over():
+            end(process)
+            return False
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_LOOKING)
+    return True
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

@@ -2,7 +2,7 @@
 
 Each run is a process of its own, as many at a time as there are cores. The first that is not green ends it: its seed is
 told, and its reports are kept. What has passed is written down, so that the same command goes on where it was stopped.
-Exit status 0: every run passed; 1: one did not; 2: the command cannot be meant.
+Exit status 0: every run passed; 1: one did not, or it was stopped; 2: the command cannot be meant.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from conformance.checkout import commit_of
-from conformance.runs import ROOT, end, figures, started, tail
+from conformance.runs import ROOT, ended_by_itself, figures, interruptible, started, tail
 from reference.fields import CaseError, printable, read_json
 from reports.files import ReportError, json_lines, write_text
 
@@ -75,10 +75,8 @@ class Runs:
         folder = self.folder_of(seed)
         shutil.rmtree(folder, ignore_errors=True)
         with started([*self._arguments, "--hypothesis-seed", str(seed)], folder) as process:
-            while process.poll() is None:
-                if self._stop.wait(0.2):
-                    end(process)
-                    return None
+            if not ended_by_itself(process, self._stop.is_set):
+                return None
             if process.returncode != 0:
                 self._stop.set()
             return process.returncode
@@ -140,7 +138,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not any(each.partition("::")[0].startswith("conformance") for each in others):
         others.insert(0, "conformance")
     try:
-        return run(options, [*others, "--hypothesis-profile", options.profile])
+        with interruptible():
+            return run(options, [*others, "--hypothesis-profile", options.profile])
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from here")
+        return 1
     except (CaseError, ReportError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2

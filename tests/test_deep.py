@@ -11,6 +11,7 @@ import pytest
 
 from conformance import deep
 from conformance.deep import Campaign, RoundError
+from conformance.runs import figures
 from tests.faults.catalogue import by_name, write_variant
 
 # Torch alone, which compiles nothing.
@@ -32,6 +33,7 @@ def test_a_failure_is_kept_once_and_is_run_again_first_the_next_time(
     first.saved()
     for number in (1, 2):
         first.draw(number, 70 + number, ())
+    assert [figures(folder)["seed"] for folder in first.rounds] == [71, 72]
     assert first.finish() == 1
     said = capsys.readouterr().out.splitlines()
     assert [re.sub(r"\d+ cases", "N cases", line).split("; ")[0] for line in said[:2]] == [

@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from conformance import stability
+from conformance.runs import figures
+from tests.commands import ROOT
 from tests.faults.catalogue import by_name, write_variant
 
 # A test that compiles nothing.
 ONE_TEST = ("conformance/test_dcp.py", "--max-examples", "20")
 
 
-def test_runs_that_passed_are_not_run_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_that_passed_are_not_run_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And each draws other cases, on a CI machine too."""
+    drawn: list[object] = []
+
+    def noting(folder: Path) -> dict[str, object]:
+        drawn.append(json.loads((folder / "coverage.json").read_text())["entry_points"]["kernels.dcp"]["pairs"])
+        return figures(folder)
+
+    monkeypatch.setenv("CI", "true")
+    monkeypatch.setattr(stability, "figures", noting)
     arguments = ("--runs", "2", "--first-seed", "7", "--report-dir", str(tmp_path), *ONE_TEST)
     assert stability.main(arguments) == 0
     printed = capsys.readouterr().out
@@ -22,8 +38,25 @@ def test_runs_that_passed_are_not_run_again(tmp_path: Path, capsys: pytest.Captu
     assert "2 runs passed, 40 cases" in printed
     assert json.loads((tmp_path / "stability.json").read_text())["passed"] == {"7": 20, "8": 20}
     assert not list(tmp_path.glob("seed-*"))
+    assert drawn[0] != drawn[1]
     assert stability.main(arguments) == 0
     assert capsys.readouterr().out.splitlines()[0] == "2 of 2 runs have passed before"
+
+
+def test_what_is_stopped_leaves_no_run_behind_and_goes_on_another_time(tmp_path: Path) -> None:
+    """By SIGTERM, as whoever ends a job sends it."""
+    words = ("-m", "conformance.stability", "--runs", "2", "--jobs", "1", "--report-dir", str(tmp_path), ONE_TEST[0])
+    with subprocess.Popen(
+        [sys.executable, *words, "--max-examples", "1000000"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as process:
+        output = tmp_path / "seed-1" / "output.txt"
+        while process.poll() is None and not (output.exists() and "test_dcp.py" in output.read_text()):
+            time.sleep(0.05)
+        process.terminate()
+        printed, _ = process.communicate()
+    assert (process.returncode, printed) == (1, "stopped; the same command goes on from here\n")
+    assert (tmp_path / "seed-1" / "summary.json").exists()
+    assert "KeyboardInterrupt" in output.read_text()
 
 
 def test_the_first_run_that_fails_ends_it_and_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

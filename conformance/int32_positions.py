@@ -3,23 +3,21 @@
 A request may be as long as positions are int32: no table of that many blocks fits anywhere, so the same cells are
 mapped again and again behind each other, and what a cell holds depends on its place in them. Around every power of
 two and every multiple of 2**24 (``--up-to``: everywhere below) slots are compared with the definition, up to the first
-that is wrong. Exit status 0: the kernels are right as far as :mod:`conformance.audit.bounds` says, and no further;
-1: they are not.
+that is wrong. Prints the table of docs/ascend-audit.md. Exit status 0: the kernels are right as far as
+:mod:`conformance.audit.bounds` says, and no further; 1: they are not; 2: nothing was run.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
-import importlib
 import mmap
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,19 +25,18 @@ import torch
 
 from conformance import lanes
 from conformance.audit.bounds import Vector, bounds
+from conformance.int32_launches import OWN, Launch, Launched, published, ring
+from conformance.lanes.errors import OutOfBounds
 from reference.case import ContextParallel
 from reference.fields import INT32_MAX
 from strategies.geometry import Geometry
 
 BLOCK_SIZES = (1, 2, 3, 7, 16, 48, 128)
-PERIOD = 1 << 18  # cells; block numbers below it, so that slots of blocks of 128 tokens fit int32 many times over
+PERIOD = 1 << 17  # cells; block numbers below it: slots of blocks of 128 tokens then fit float32, as some compute them
 MARGIN = 4096
 TOKENS = 1 << 16  # of a launch
 _ROOT = Path(__file__).parents[1]
 _SHARED, _FIXED, _PRIVATE_NOTHING = 0x01, 0x10, 0x02 | 0x20 | 0x4000
-
-Launch = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Geometry], None]
-"""Of (positions of one request, its row of the table, output, geometry)."""
 
 
 class Cells:
@@ -81,101 +78,6 @@ class Cells:
         return int(found)
 
 
-def _v1(positions: torch.Tensor, row: torch.Tensor, output: torch.Tensor, g: Geometry) -> None:
-    tokens = len(positions)
-    _function("slot_mapping", "compute_slot_mapping")(
-        torch.tensor([0, tokens], dtype=torch.int32),
-        positions,
-        row,
-        output,
-        num_tokens=tokens,
-        block_size=g.block_size,
-        kv_cache_block_size=g.kv_cache_block_size,
-        cp_size=g.cp.size,
-        cp_rank=g.cp.rank,
-        cp_interleave=g.cp.interleave,
-    )
-
-
-def _groups(row: torch.Tensor, g: Geometry) -> Any:
-    return _function("group_tables", "GroupTables")(
-        [row],
-        [g.block_size],
-        [g.kv_cache_block_size],
-        cp_size=g.cp.size,
-        cp_rank=g.cp.rank,
-        cp_interleave=g.cp.interleave,
-    )
-
-
-def _v2(positions: torch.Tensor, row: torch.Tensor, output: torch.Tensor, g: Geometry) -> None:
-    starts = torch.tensor([0, len(positions)], dtype=torch.int32)
-    _function("slot_mappings_v2", "compute_slot_mappings")(
-        _groups(row, g), torch.zeros(1, dtype=torch.int32), starts, positions, output.view(1, len(positions))
-    )
-
-
-def _tiled(positions: torch.Tensor, row: torch.Tensor, output: torch.Tensor, g: Geometry) -> None:
-    starts = torch.tensor([0, len(positions)], dtype=torch.int32)
-    launch = _function("tiled", "compute_slot_mapping_tiled")
-    launch(_groups(row, g), starts, positions, output.view(1, len(positions)))
-
-
-def _fused(positions: torch.Tensor, row: torch.Tensor, output: torch.Tensor, g: Geometry) -> None:
-    launch = _function("fused_groups", "compute_slot_mapping_fused_groups")
-    launch(1, 1, *_by_address(positions, row, output, g), g.block_size, pad_id=-1)
-
-
-def _parallel(positions: torch.Tensor, row: torch.Tensor, output: torch.Tensor, g: Geometry) -> None:
-    kernel = _function("fused_groups", "_compute_slot_mapping_fused_groups_kernel")
-    kernel[_GRID](*_by_address(positions, row, output, g), None, **_tile(g, ""))
-
-
-def _adaptive(positions: torch.Tensor, row: torch.Tensor, output: torch.Tensor, g: Geometry) -> None:
-    kernel = _function("fused_groups", "_compute_slot_mapping_fused_groups_adaptive_kernel")
-    kernel[_GRID](*_by_address(positions, row, output, g), None, **_tile(g, ""), **_tile(g, "SMALL_", 64))
-
-
-_GRID = (1, 2, 4)  # groups; requests and the padding behind them; programs of each
-
-
-def _by_address(positions: torch.Tensor, row: torch.Tensor, output: torch.Tensor, g: Geometry) -> tuple[Any, ...]:
-    """What fused kernels and their host function take of one group, in this order."""
-    tokens = len(positions)
-    return (
-        tokens,
-        tokens,
-        torch.tensor([0, tokens], dtype=torch.int32),
-        positions,
-        torch.tensor([row.data_ptr()], dtype=torch.uint64),
-        torch.tensor([output.data_ptr()], dtype=torch.uint64),
-        torch.tensor([row.shape[1]], dtype=torch.int64),
-        torch.tensor([g.block_size], dtype=torch.int32),
-    )
-
-
-def _tile(g: Geometry, prefix: str, tile: int = 1024) -> dict[str, int]:
-    window = _function("window", "block_table_window_size")(tile, g.block_size)
-    padding = {} if prefix else {"PAD_ID": -1}
-    return {**padding, f"{prefix}TILE_BLOCK_SIZE": tile, f"{prefix}BLOCK_TABLE_WINDOW_SIZE": window}
-
-
-def _function(module: str, name: str) -> Any:
-    """Of package ``kernels``, which ``--source`` chooses: so nothing of it may be imported before."""
-    return getattr(importlib.import_module(f"kernels.{module}"), name)
-
-
-KERNELS: dict[str, tuple[str, Launch]] = {
-    "v1": ("v1", _v1),
-    "v2": ("v2", _v2),
-    "fused": ("fused", _fused),
-    "parallel": ("fused", _parallel),
-    "adaptive": ("fused", _adaptive),
-    "tiled": ("tiled", _tiled),
-}
-"""Entry points, each with its family and how it is launched."""
-
-
 def slots(positions: Vector, numbers: npt.NDArray[np.int32], g: Geometry) -> Vector:
     """By the definition, in int64."""
     virtual_block, offset = np.divmod(positions, g.virtual_block_size)
@@ -187,26 +89,50 @@ def slots(positions: Vector, numbers: npt.NDArray[np.int32], g: Geometry) -> Vec
     return found
 
 
-def first_wrong(launch: Launch, cells: Cells, g: Geometry, ranges: Iterable[range]) -> tuple[int | None, int]:
-    """The first wrong position of ``ranges``, None if there is none, and how many were looked at.
+def ring_slots(positions: Vector, numbers: npt.NDArray[np.int32], g: Geometry) -> Vector:
+    """The same of a ring, whose only block is in the first cell."""
+    found: Vector = int(numbers[0]) * g.block_size + positions % g.block_size
+    return found
+
+
+def first_wrong(how: Launched, cells: Cells, g: Geometry, ranges: Iterable[range]) -> tuple[int | None, int]:
+    """The first position of ``ranges`` that is wrong, or that a lane stops; None if there is none. And how many were
+    looked at.
 
     No row has 2**31 cells, of which the last position would need the last where a block is one token.
     """
-    looked_at = 0
+    looked_at, circular = 0, how.launch is ring
     width = min((INT32_MAX // g.virtual_block_size + 1) * g.blocks_per_kv_block, INT32_MAX)
-    end = min(width // g.blocks_per_kv_block * g.virtual_block_size, INT32_MAX + 1)
+    end = INT32_MAX + 1 if circular else min(width // g.blocks_per_kv_block * g.virtual_block_size, INT32_MAX + 1)
     output = torch.zeros(TOKENS, dtype=torch.int32)
     with cells.row(width) as row:
         for each in ranges:
             for start in range(each.start, min(each.stop, end), TOKENS):
                 positions = np.arange(start, min(start + TOKENS, each.stop, end), dtype=np.int64)
                 mapped = output[: len(positions)]
-                launch(torch.from_numpy(positions), row, mapped, g)
                 looked_at += len(positions)
-                wrong = np.flatnonzero(mapped.numpy() != slots(positions, cells.numbers, g))
+                try:
+                    how.launch(torch.from_numpy(positions), row, mapped, g)
+                except OutOfBounds:
+                    return _first_ended(how.launch, row, positions, g), looked_at
+                expected = (ring_slots if circular else slots)(positions, cells.numbers, g)
+                wrong = np.flatnonzero(mapped.numpy() != expected)
                 if wrong.size:
                     return int(positions[wrong[0]]), looked_at
     return None, looked_at
+
+
+def _first_ended(launch: Launch, row: torch.Tensor, positions: Vector, g: Geometry) -> int:
+    """The first of ``positions``, whose launch ends with a violation, up to which one does."""
+    low, high = 0, len(positions)  # launches of low positions go through, of high ones they do not
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            launch(torch.from_numpy(positions[:middle].copy()), row, torch.zeros(middle, dtype=torch.int32), g)
+            low = middle
+        except OutOfBounds:
+            high = middle
+    return int(positions[high - 1])
 
 
 def edges() -> list[range]:
@@ -218,16 +144,22 @@ def edges() -> list[range]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m conformance.int32_positions", description=__doc__)
     parser.add_argument("--lane", default="hivm", choices=["hivm", "lowered"], help="default hivm")
-    parser.add_argument("--kernel", action="append", choices=list(KERNELS), help="only this one; repeatable")
+    parser.add_argument("--kernel", action="append", metavar="NAME", help="only this entry point; repeatable")
     parser.add_argument("--block-size", type=int, action="append", metavar="B", help="only this one; repeatable")
     parser.add_argument("--cp-size", type=int, default=1, metavar="W", help="ranks that share the request (default 1)")
+    parser.add_argument("--circular", action="store_true", help="rings of v1")
     parser.add_argument("--up-to", type=int, metavar="N", help="every position below N, instead of those around edges")
-    parser.add_argument("--source", metavar="PATH", help="another tree with a package kernels than this project's")
+    parser.add_argument("--subject", default="kernels", choices=["kernels", "vllm-ascend"], help="default kernels")
+    parser.add_argument(
+        "--source", metavar="PATH", help="another tree with a package kernels, or the unpacked wheel of vllm-ascend"
+    )
     options = parser.parse_args(arguments)
-    if options.source is not None:
+    if options.subject == "kernels" and options.source is not None:
         if not Path(options.source, "kernels", "__init__.py").is_file():
             parser.error(f"{options.source} holds no package kernels")
         sys.path.insert(0, str(Path(options.source).resolve()))
+    if options.circular and (options.cp_size > 1 or options.kernel or options.subject != "kernels"):
+        parser.error("--circular: rings are those of v1 of subject kernels, on one rank")
     lane = lanes.by_name(options.lane)
     reason = lane.unavailable()
     if reason is not None:
@@ -235,28 +167,58 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     os.environ.update(lane.environment())
     lane.enter(str(_ROOT / ".cache"))
-    cells, agree = Cells(), True
-    ranges = edges() if options.up_to is None else [range(min(options.up_to, INT32_MAX + 1))]
-    for name in options.kernel or KERNELS:
-        family, launch = KERNELS[name]
-        if family == "fused" and options.cp_size > 1:
-            continue
-        for block_size in options.block_size or BLOCK_SIZES:
-            g = Geometry(block_size, 1, ContextParallel(options.cp_size, options.cp_size - 1, 1))
+    there: Mapping[str, Launched] = OWN
+    if options.circular:
+        there = {"v1, a ring": Launched("v1", ring)}
+    elif options.subject != "kernels":
+        try:
+            there = published(options.source, lane)
+        except FileNotFoundError as error:
+            parser.error(str(error))
+    if unknown := set(options.kernel or ()) - there.keys():
+        parser.error(f"--kernel {', '.join(sorted(unknown))}: there are {', '.join(there)}")
+    chosen = {
+        name: how
+        for name, how in there.items()
+        if name in (options.kernel or there) and (how.shares or options.cp_size == 1)
+    }
+    sizes = options.block_size or BLOCK_SIZES
+    return _sweep(chosen, sizes, options.cp_size, options.up_to, lane.name)
+
+
+def _sweep(chosen: Mapping[str, Launched], sizes: Sequence[int], cp_size: int, up_to: int | None, lane: str) -> int:
+    """Every one of ``chosen`` in blocks of all ``sizes``: a line each as they are done, and then the table."""
+    cells, agree, rows = Cells(), True, []
+    ranges = edges() if up_to is None else [range(min(up_to, INT32_MAX + 1))]
+    for name, how in chosen.items():
+        found = []
+        for block_size in sizes:
+            g = Geometry(block_size, 1, ContextParallel(cp_size, cp_size - 1, 1))
             started = time.monotonic()
-            wrong, looked_at = first_wrong(launch, cells, g, ranges)
-            kinds = frozenset({"division"}) if lane.name == "hivm" else frozenset[str]()
-            expected = bounds(g, family, kinds, own=True, wide=False).position
+            wrong, looked_at = first_wrong(how, cells, g, ranges)
+            expected = _expected(how, g, lane)
             agrees = _agree(wrong, expected, g)
             agree &= agrees
             print(
-                f"{name} b={block_size} W={options.cp_size}: {looked_at:,} positions, "
+                f"{name} b={block_size} W={cp_size}: {looked_at:,} positions, "
                 f"{'none wrong' if wrong is None else f'first wrong {wrong:,}'}"
                 f"{'' if agrees else f', expected to be right up to {expected:,}'} "
                 f"({time.monotonic() - started:.1f} s)",
+                file=sys.stderr,
                 flush=True,
             )
+            found.append("none" if wrong is None else f"{wrong:,}")
+        rows.append(f"| `{name}` | {' | '.join(found)} |")
+    print(f"| first wrong, W = {cp_size} | {' | '.join(f'b = {each}' for each in sizes)} |")
+    print("|---|" + "---|" * len(sizes), *rows, sep="\n")
     return 0 if agree else 1
+
+
+def _expected(how: Launched, g: Geometry, lane: str) -> int:
+    """The largest position up to which ``how`` is right, as the audit has it."""
+    kinds = frozenset({"division"}) if lane == "hivm" and how.divides != "nothing" else frozenset[str]()
+    position = bounds(g, how.family, kinds, own=how.divides != "positions", wide=False).position
+    return position if how.stages is None else min(position, how.stages * g.virtual_block_size - 1)
 
 
 def _agree(wrong: int | None, expected: int, g: Geometry) -> bool:

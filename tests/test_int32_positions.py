@@ -27,8 +27,11 @@ def test_the_model_and_the_compilers_program_agree() -> None:
     asked = [word for name in names for word in ("--kernel", name)]
     done = run(sys.executable, "-m", "conformance.int32_positions", *asked, "--block-size", "3")
     assert done.status == 0, done.output
-    for name, line in zip(names, done.output.splitlines(), strict=True):
+    *lines, header, _, v1, parallel, adaptive, tiled = done.output.splitlines()
+    for name, line, cells in zip(names, lines, (v1, parallel, adaptive, tiled), strict=True):
         assert line.startswith(f"{name} b=3 W=1: 1,146,880 positions, none wrong (")
+        assert cells == f"| `{name}` | none |"
+    assert header == "| first wrong, W = 1 | b = 3 |"
 
 
 @pytest.mark.skipif(_UNAVAILABLE is not None, reason=str(_UNAVAILABLE))

@@ -16,7 +16,8 @@ Candidate = tuple[Case, Launch]
 
 _RUN = 24
 """Consecutive tokens of a probe."""
-_MOST_CELLS = 8192
+_MOST_CELLS = 1 << 16
+"""Of one table: a few rows for long contexts. Above it a batch is left out, and what it tells apart is not."""
 
 
 def probes(case: Case, launch: Launch) -> Iterator[Candidate]:

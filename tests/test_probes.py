@@ -64,6 +64,18 @@ def test_a_saved_case_that_is_ambiguous_alone_is_named_with_its_probes(words: st
     pytest.fail("no case is ambiguous")
 
 
+def test_failures_on_wide_rows_are_told_apart() -> None:
+    """Where a table is too wide for batches on one like it, each of these passes for an element left out."""
+    rows = tuple(tuple(range(row * 4100, (row + 1) * 4100)) for row in range(3))
+    case, launch = Case((0, 1), (5,), 1, 2, (Group(rows, 16, 16),)), Launch()
+    for words, cause in (("the first of them is not written", "padding start"), ("last of them", "padding end")):
+        mistake = next(each for each in all_hypotheses(case, launch) if cause == each.cause and words in each.says)
+        seen = supposed(mistake, case, launch)
+        assert seen is not None
+        told = [supposed(mistake, *each) for each in legal(case, launch)]
+        assert of(seen, tuple(each for each in told if each is not None)).cause == cause
+
+
 def test_nothing_is_told_of_a_launch_without_tokens() -> None:
     group = Group(((0,),), 2, 2)
     assert not list(probes(Case((0,), (), 0, 1, (group,)), Launch()))

@@ -1,0 +1,107 @@
+"""``python -m conformance.rounding``: which kernels depend on how the chip rounds a float32 division.
+
+The same drawn cases of every entry point run on lane ``hivm`` with each quotient correctly rounded, and on the float32
+number below and above it (``--vdiv``). Prints how many get wrong slots, as the table of docs/ascend-audit.md. Left out
+are cases that were not carried out, or in which memory was touched that is not the launch's, whatever the rounding.
+Exit status 0: none is wrong where quotients are correctly rounded; 1: some are; 2: nothing was run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from conformance.agreement import Progress, _positive
+from conformance.both_lanes import LaneError, Who, draw
+from conformance.engine import Engine
+from conformance.execution.session import SubjectError
+from conformance.lanes.hivm import VDIV, HivmLane
+from conformance.subjects.entry import TESTABLE, EntryPoint
+from conformance.under_test import UnderTest
+from reference import verdict as v
+from reference.contract import violations
+
+HEADER = ("entry point", "cases", *VDIV)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """How many of the ``cases`` of an entry point are wrong, by rounding."""
+
+    entry: str
+    cases: int
+    wrong: tuple[int, ...]
+
+    def __str__(self) -> str:
+        cells = (f"**{each:,}**" if each else "0" for each in self.wrong)
+        return f"| `{self.entry}` | {self.cases:,} | {' | '.join(cells)} |"
+
+
+def row(engines: Sequence[Engine], entry: EntryPoint, cases: int, seed: int, progress: Progress) -> Row:
+    """``cases`` drawn of ``entry``, launched by every engine; the first divides exactly and says what is left out."""
+    for engine in engines:
+        engine.compile(entry, lambda done, total: None)
+    counted, wrong = 0, [0] * len(engines)
+    for drawn in draw(UnderTest(engines[0], entry), cases, seed):
+        progress.add(1, entry.id)
+        if violations(drawn[0], engines[0].lane.clauses):
+            continue
+        kinds = [engine.run(entry, *drawn).verdict.kind for engine in engines]
+        if kinds[0] in (v.PASS, v.MISMATCH):
+            counted += 1
+            wrong = [before + (kind != v.PASS) for before, kind in zip(wrong, kinds, strict=True)]
+    return Row(entry.id, counted, tuple(wrong))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m conformance.rounding", description=__doc__)
+    parser.add_argument("--cases", type=_positive, default=300, help="of each entry point (default 300)")
+    parser.add_argument("--seed", type=int, default=0, help="of the cases (default 0)")
+    parser.add_argument("--subject", default="kernels", help="whose kernels (default kernels)")
+    parser.add_argument("--source", metavar="PATH", help="a checkout or an unpacked wheel to read them from")
+    parser.add_argument("--entry-point", action="append", metavar="NAME", help="only this one; repeatable")
+    parser.add_argument("--compile-budget", type=_positive, default=12, metavar="N", help="as of pytest (default 12)")
+    options = parser.parse_args(arguments)
+    who = Who(options.subject, options.source and os.path.abspath(options.source))
+    try:
+        return _run(who, options)
+    except (LaneError, SubjectError) as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 2
+
+
+def _run(who: Who, options: argparse.Namespace) -> int:
+    reason = HivmLane().unavailable()
+    if reason is not None:
+        raise LaneError(f"lane hivm: {reason}")
+    started, wrong = time.monotonic(), 0
+    with ExitStack() as stack:
+        engines = [
+            who.engine(HivmLane(each), options.compile_budget, workers=len(os.sched_getaffinity(0))) for each in VDIV
+        ]
+        for engine in engines:
+            stack.callback(engine.close)
+        entries = [
+            entry
+            for entry in engines[0].entries()
+            if entry.status == TESTABLE and entry.name in (options.entry_point or [entry.name])
+        ]
+        if not entries:
+            raise LaneError(f"subject {who.subject} has no such entry point that can be tested")
+        progress = Progress(len(entries) * options.cases)
+        print(f"| {' | '.join(HEADER)} |\n|{'---|' * len(HEADER)}", flush=True)
+        for entry in entries:
+            found = row(engines, entry, options.cases, options.seed, progress)
+            wrong += found.wrong[0]
+            print(found, flush=True)
+    print(f"{time.monotonic() - started:.0f} s", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -220,7 +220,7 @@ def settings_of(specialization: Specialization) -> Settings:
 def declared(entry: EntryPoint, specialization: Specialization) -> Declaration:
     """What ``entry`` promises for every launch with this specialization."""
     needed = clauses(entry, *_empty(specialization), settings_of(specialization))
-    return Declaration(needed, entry.declaration.features)
+    return Declaration(needed, entry.declaration.features, frozenset(entry.sparse))
 
 
 def narrowed(declaration: Declaration, specialization: Specialization) -> Declaration:
@@ -241,7 +241,7 @@ def narrowed(declaration: Declaration, specialization: Specialization) -> Declar
         absent.discard("sharded")  # a host must take blocks that the interleave does not divide: only these groups' may
     if not (flags or s.circular):
         absent.add("circular")
-    return Declaration(declaration.clauses, declaration.features - absent)
+    return replace(declaration, features=declaration.features - absent)
 
 
 def _empty(specialization: Specialization) -> tuple[Case, Launch]:

@@ -15,7 +15,6 @@ import pytest
 
 from conformance.engine import declared, settings_of
 from conformance.lanes.base import Lane
-from conformance.subjects.binding import divides_distances
 from conformance.subjects.entry import EntryPoint
 from conformance.subjects.launching import Settings
 from conformance.under_test import Drawn, UnderTest
@@ -24,6 +23,7 @@ from reference import verdict as v
 from reference.case import Case, ContextParallel, Group, Launch, Replay
 from reference.contract import FLOAT32_EXACT
 from reference.fields import INT32_MAX, INT32_MIN
+from strategies.geometry import divides_distances
 from strategies.specializations import Specialization
 
 EXTENTS = ((20_000, 1 << 24), (600, 1 << 20), (100, 1 << 16), (0, 1 << 12))

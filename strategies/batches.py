@@ -9,7 +9,7 @@ request cut where positions end, a step shortened until the window reaches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -161,6 +161,24 @@ def from_below(picker: Picker, menu: Menu, start: int, length: int, limit: int) 
     """Consecutive positions that begin below 0."""
     first = picker.pick(menu.negative)
     return range(first, first + length)
+
+
+def far_in_order(picker: Picker, menu: Menu, start: int, length: int, limit: int) -> Positions:
+    """As ``far``, one position after the other: no more of them than are another rank's."""
+    first, count = picker.pick(menu.far)
+    return range(first, first + min(length, count))
+
+
+_OFTEN = 3
+_IN_ORDER: Mapping[Style, Style] = {consecutive: consecutive, from_below: from_below, far: far_in_order}
+
+
+def menu_in_order(menu: Menu) -> Menu:
+    """``menu`` without requests whose positions are not consecutive, and with more beyond what others are held to."""
+    styles = [_IN_ORDER[style] for style in menu.styles if style in _IN_ORDER]
+    starts = [start for start in menu.starts if start is not None and start >= FLOAT32_EXACT]
+    further = [style for style in styles if style is far_in_order]
+    return replace(menu, styles=[*styles, *_OFTEN * further], starts=[*menu.starts, *_OFTEN * starts])
 
 
 def _start(picker: Picker, menu: Menu, limit: int) -> int:

@@ -17,9 +17,11 @@ from strategies.batches import (
     draw_batch,
     menu_around_column,
     menu_for,
+    menu_in_order,
     menu_of_groups,
 )
 from strategies.declaration import Declaration as Declaration
+from strategies.geometry import divides_distances
 from strategies.groups import (
     GroupSpec,
     affordable_rows,
@@ -48,6 +50,8 @@ drag a window's base down."""
 
 _WIDE = (*[False] * 5, True)
 _MOST_WIDE_ROWS = 2
+_IN_ORDER = (False, True)
+"""Whether all requests are of consecutive positions, where those are held to less."""
 
 
 def cases(
@@ -97,7 +101,8 @@ def _draw_case(picker: Picker, declaration: Declaration, s: Specialization, max_
     rows = min(rows, affordable_rows(specs, s.output_dtype))
     requests = min(requests, rows)
     wide = picker.pick(_WIDE) and rows <= _MOST_WIDE_ROWS and specs[0].grows
-    menu = _menu(declaration, s, specs)
+    consecutive = _reach_further_in_order(declaration, s, specs, max_tokens) and picker.pick(_IN_ORDER)
+    menu = menu_in_order(_menu(declaration.of_consecutive, s, specs)) if consecutive else _menu(declaration, s, specs)
     rules, limit = rules_for(specs, rows, menu.top, s.output_dtype, wide=wide)
     if wide:
         menu = menu_around_column(menu, specs[0].geometry, STAGED_COLUMNS, limit)
@@ -127,6 +132,14 @@ def _draw_case(picker: Picker, declaration: Declaration, s: Specialization, max_
         replay=None if replay is None else reordered(replay, order),
     )
     return case, launch
+
+
+def _reach_further_in_order(
+    declaration: Declaration, s: Specialization, specs: Sequence[GroupSpec], max_tokens: int
+) -> bool:
+    """Whether requests of consecutive positions may have some that others may not."""
+    sizes = (spec.geometry.kv_cache_block_size for spec in specs)
+    return bool(declaration.sparse) and all(divides_distances(each, s.cp.size, max_tokens) for each in sizes)
 
 
 def _menu(declaration: Declaration, s: Specialization, specs: Sequence[GroupSpec]) -> Menu:

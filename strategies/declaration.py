@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from reference.contract import CLAUSES
 
@@ -34,18 +34,25 @@ class Declaration:
     ``clauses`` are the clauses of the contract that it needs: every case drawn for it satisfies them. A clause that is
     not listed may be broken where the answer is still defined: without ``pos-nonneg`` positions may be negative,
     without ``window`` they may be as sparse as they like, without ``pos-f32`` they reach to the largest int32. The
-    clauses without which there is no answer hold always. ``features`` are taken from ``FEATURES``; what is not there is
-    not drawn.
+    clauses without which there is no answer hold always. Those in ``sparse`` are needed only where a request's
+    positions are not consecutive, or too many for their distances (:func:`strategies.geometry.divides_distances`).
+    ``features`` are taken from ``FEATURES``; what is not there is not drawn.
 
     Raises ValueError for a clause or a feature that does not exist.
     """
 
     clauses: frozenset[str] = frozenset()
     features: frozenset[str] = frozenset()
+    sparse: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
-        _refuse_unknown("clause", self.clauses, CLAUSES)
+        _refuse_unknown("clause", self.clauses | self.sparse, CLAUSES)
         _refuse_unknown("feature", self.features, FEATURES)
+
+    @property
+    def of_consecutive(self) -> Declaration:
+        """What batches are held to in which each request's positions are consecutive."""
+        return replace(self, clauses=self.clauses - self.sparse, sparse=frozenset())
 
 
 def _refuse_unknown(what: str, given: Iterable[str], known: Iterable[str]) -> None:

@@ -11,6 +11,7 @@ from functools import lru_cache
 from hypothesis import strategies as st
 
 from reference.case import ContextParallel
+from reference.contract import FLOAT32_EXACT
 
 BLOCK_SIZES = (2, 1, 3, 16, 48, 128, 1 << 20)
 """Kernel blocks, simplest first. At 2^20 a table of 2048 blocks reaches the largest int32 position."""
@@ -24,6 +25,11 @@ INTERLEAVES = ("one", "part", "block", "over", "whole")
 
 
 NO_CP = ContextParallel()
+
+
+def divides_distances(kv_cache_block_size: int, ranks: int, tokens: int) -> bool:
+    """Whether float32 holds what a kernel divides that divides distances between so many consecutive positions."""
+    return tokens + kv_cache_block_size * ranks < FLOAT32_EXACT
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,8 +149,8 @@ def test_programs_run_one_after_the_other_forward_or_backward(
     out = torch.zeros(64, dtype=torch.int32)
     launcher.launch(kernels.chained_programs, (2, 3, 2), {"out": out})
     left = 0
-    for program in reversed(range(12)) if backwards else range(12):
-        left = left * 3 + program
+    for number in reversed(range(12)) if backwards else range(12):
+        left = left * 3 + number
     assert out.tolist() == [left] * 64
 
 

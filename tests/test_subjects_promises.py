@@ -96,7 +96,7 @@ FAR = 1 << 30
     [
         ("v1", range(FAR, FAR + 40), (0, 40), True),
         ("v1", [*range(FAR, FAR + 20), *range(FAR + 70, FAR + 90)], (0, 20, 40), True),
-        ("v1", [*range(FAR, FAR + 20), *range(90, 110)], (0, 20, 40), False),  # too far from each other
+        ("v1", [*range(FAR, FAR + 20), *range(90, 110)], (0, 20, 40), True),  # no tile has tokens of both
         ("v1", range(FAR, FAR + 80, 2), (0, 40), False),
         ("tiled", range(FAR, FAR + 40), (0, 40), True),
         ("of another", range(FAR, FAR + 40), (0, 40), False),

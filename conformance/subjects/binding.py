@@ -17,7 +17,8 @@ from conformance.subjects.entry import EntryPoint
 from conformance.subjects.host_binding import ALLOCATING, ALLOCATING_DRAFT, GROUPS_HOST, TILED_HOST, V1_HOST
 from conformance.subjects.launching import PRODUCTION_ROW, Launching, Settings
 from reference.case import Case, Launch
-from reference.contract import ANSWER_CLAUSES, FLOAT32_EXACT, Violation, violations
+from reference.contract import ANSWER_CLAUSES, Violation, violations
+from strategies.geometry import divides_distances
 
 _HERE = "conformance/subjects/binding.py"
 
@@ -315,19 +316,14 @@ def outside(entry: EntryPoint, case: Case, launch: Launch, settings: Settings) -
     return ()
 
 
-def divides_distances(kv_cache_block_size: int, ranks: int, tokens: int) -> bool:
-    """Whether float32 holds what a kernel divides that divides distances between so many consecutive positions."""
-    return tokens + kv_cache_block_size * ranks < FLOAT32_EXACT
-
-
 def _consecutive(case: Case) -> bool:
-    """Whether the positions of each request are, and all of them lie close enough to each other."""
+    """Whether the positions of each request are, and float32 holds the distances between them: a tile has no others."""
     positions, starts = case.positions[: case.num_tokens], set(case.query_start_loc)
     steps = enumerate(pairwise(positions), start=1)
     if not positions or any(after != before + 1 and token not in starts for token, (before, after) in steps):
         return False
-    reach = max(positions) - min(positions) + 1
-    return all(divides_distances(each.kv_cache_block_size, case.cp.size, reach) for each in case.groups)
+    longest = max(end - start for start, end in pairwise(case.query_start_loc))
+    return all(divides_distances(each.kv_cache_block_size, case.cp.size, longest) for each in case.groups)
 
 
 def settings_of(entry: EntryPoint, launch: Launch) -> Settings:

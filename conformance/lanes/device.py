@@ -198,7 +198,7 @@ class CudaLane(DeviceLane):
 
 class NpuLane(DeviceLane):
     """Ascend NPUs, with torch_npu, triton-ascend and CANN. Vectors of integers are divided in float32 there, so that
-    positions stay below 2^24.
+    positions stay below 2^24 unless an entry point promises more.
     """
 
     name = torch_device = NPU.torch_name

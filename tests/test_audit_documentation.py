@@ -41,16 +41,23 @@ def corrected(dividend: Vector, divisor: int) -> Vector:
 
 
 def test_the_bounds_before_and_with_one_step_are_those_of_the_model() -> None:
-    rows = re.findall(r"^\| (\d+) \| 27, up to ([\d,]+) \| 38, (?:up to|past) ([\d,^]+) \|", TEXT, re.MULTILINE)
-    assert [int(block_size) for block_size, _, _ in rows] == [2, 3, 7, 16, 48, 128]
-    for block_size, before, one_step in rows:
-        b = int(block_size)
-        assert int(before.replace(",", "")) == largest_position(Geometry(b))
-        last = 2**27 if one_step == "2^27" else int(one_step.replace(",", ""))
+    before = re.findall(r"^\| (\d+) \| \d+, up to ([\d,]+) \|", TEXT, re.MULTILINE)
+    assert [int(block_size) for block_size, _ in before] == [2, 3, 7, 16, 48, 128]
+    for block_size, position in before:
+        assert _number(position) == largest_position(Geometry(int(block_size)))
+    sentence = TEXT[TEXT.index("one step is right") : TEXT.index("(by the model; a test")]
+    steps = {int(b): _number(last) for last, b in re.findall(r"([\d,]+) for b = (\d+)", sentence) if "," in last}
+    assert sorted(steps) == [2, 3, 7]
+    assert "past 2^27 for b = 16, 48 and 128" in sentence
+    for b, last in {**steps, 16: 2**27, 48: 2**27, 128: 2**27}.items():
         near = np.arange(last - 200_000, last + 1)
         assert np.array_equal(corrected(near, b), near // b)
-        if one_step != "2^27":
+        if b in steps:
             assert corrected(near[-1:] + 1, b) != (last + 1) // b
+
+
+def _number(text: str) -> int:
+    return int(text.replace(",", ""))
 
 
 def test_the_bounds_are_those_of_the_sweep() -> None:

@@ -145,10 +145,12 @@ def test_options_in_the_text_exist(pytest_help: str) -> None:
     theirs = {"--no-deps", "--trace"}  # pip's, python -m reference's
     for program in (
         ["conformance.audit"],
+        ["conformance.audit.block_sizes"],
         ["conformance.agreement"],
         ["conformance.fleet"],
         ["conformance.int32_positions"],
         ["conformance.ranks"],
+        ["conformance.rounding"],
         ["tests.faults"],
         ["reports", "merge"],
     ):

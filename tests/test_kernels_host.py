@@ -84,6 +84,20 @@ def test_a_rank_without_tokens_needs_no_column() -> None:
     assert interpret([(case, Launch())]) == [[-1, -1, -1, -1]]
 
 
+def test_rows_without_a_column_are_no_cells_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel takes the stride for the cells that a row has."""
+    launched: list[Any] = []
+
+    class Kernel:
+        def __getitem__(self, grid: tuple[int, ...]) -> Any:
+            return lambda *arguments, **constants: launched.append(arguments[5])
+
+    monkeypatch.setattr("kernels.slot_mapping._compute_slot_mapping_kernel", Kernel())
+    offsets, positions = torch.tensor([0, 1], dtype=torch.int32), torch.tensor([-1])
+    compute_slot_mapping(offsets, positions, NO_COLUMN, torch.empty(1, dtype=torch.int32), num_tokens=1, block_size=2)
+    assert launched == [0]
+
+
 def test_groups_whose_rows_have_no_column_are_taken() -> None:
     assert GroupTables([NO_COLUMN], [2]).device == NO_COLUMN.device
 

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -60,9 +61,11 @@ for line in sys.stdin.read().splitlines():
             sys.stdout.flush()
             os._exit(status)
     print(f"exit status {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}", flush=True)
-    print("----", flush=True)
+    for stream in (sys.stdout, sys.stderr):
+        print("----", file=stream, flush=True)
 """
 PASSES = "as expected\nexit status 0\n"
+CANNOT_BE_RUN = "exit status 2\n"
 
 
 @dataclass(frozen=True)
@@ -238,89 +241,120 @@ def without_this_project(*words: str, cwd: Path, text: str = "") -> subprocess.C
     )
 
 
-@needs_interpreter
-def test_each_script_fails_on_the_faulty_kernel_and_passes_on_the_right_one(tmp_path):
-    scripts = []
-    for name, example in EXAMPLES.items():
-        faulty = faulty_copy(example.fault, tmp_path / name) / "kernels" / Path(ENTRIES[example.entry].file).name
-        scripts.append((name, example, ENTRIES[example.entry], faulty, ROOT / "kernels" / faulty.name))
-    for name, (entry, text, path, example) in OF_AN_ENGINE.items():
-        _, old, new = example.fault
-        source = trees.source(text)
-        assert source.count(old) == 1
-        right = trees.write(tmp_path / f"{name} right", {path: source}) / path
-        faulty = trees.write(tmp_path / name, {path: source.replace(old, new)}) / path
-        scripts.append((name, example, entry, faulty, right))
-    lines = []
-    for name, example, entry, faulty, right in scripts:
-        script = tmp_path / f"{name}.py"
-        made = script_for(example, entry, faulty)
-        assert made.script is not None
-        script.write_text(made.script, encoding="utf-8")
-        lines += [f"{script}\t", f"{script}\t{right}"]
-    # What is open can be read past.
-    opened = replace(EXAMPLES["load"], launch=Launch(open_buffers=("block_table",)))
-    made = script_for(opened, ENTRIES["v1"], tmp_path / "load" / "kernels" / "slot_mapping.py")
-    (tmp_path / "opened.py").write_text(str(made.script), encoding="utf-8")
-    lines.append(f"{tmp_path}/opened.py\t")
-    done = without_this_project("-c", RUN_ALL, cwd=tmp_path, text="\n".join(lines))
-    *printed, of_opened, _ = done.stdout.split("----\n")
-    assert len(printed) == 2 * len(scripts), done.stderr
-    assert of_opened == PASSES, done.stderr
-    for (name, example, *_), of_faulty, of_right in zip(scripts, printed[0::2], printed[1::2], strict=False):
-        assert "exit status 1\n" in of_faulty, f"{name}: {of_faulty}{done.stderr}"
-        assert example.shows in of_faulty, name
-        assert of_right == PASSES, f"{name}: {of_right}{done.stderr}"
-
-
-@needs_interpreter
-def test_a_script_says_what_it_needs(tmp_path):
-    """Exit status 2 and a sentence where it cannot be run: no kernel file, no function in it, no package around it."""
-    for name, file in (("dcp", "torch_dcp.py"), ("draft", "group_block_table.py")):
-        made = script_for(EXAMPLES[name], ENTRIES[name], tmp_path / "kernels" / file)
-        (tmp_path / f"{name}.py").write_text(str(made.script), encoding="utf-8")
-    (tmp_path / "other.py").write_text("x = 1\n")
-    (tmp_path / "alone.py").write_text("class BlockTable: pass\n")
-    lines = (
-        f"{tmp_path}/{words}"
-        for words in ("dcp.py\t", f"dcp.py\t{tmp_path}/other.py", f"draft.py\t{tmp_path}/alone.py")
-    )
-    done = without_this_project("-c", RUN_ALL, cwd=tmp_path, text="\n".join(lines))
-    assert done.stdout == "exit status 2\n----\n" * 3
-    nothing, *others = done.stderr.splitlines()
-    assert nothing.startswith("give the file that defines compute_dcp_slot_mapping: ")
-    assert others == [
-        f"{tmp_path}/other.py defines no compute_dcp_slot_mapping",
-        f"{tmp_path}/alone.py is not in a folder kernels",
-    ]
-
-
 RAISES = "raise RuntimeError('lone \\ud800 surrogate')"
-CANNOT_BE_SHOWN = f"""
+OTHERS = {
+    "other.py": "x = 1\n",
+    "alone.py": "class BlockTable: pass\n",
+    "lone.py": f"def compute_dcp_slot_mapping(**arguments):\n    {RAISES}\n",
+    "unprintable.py": f"""
 class Unprintable(Exception):
     def __str__(self):
         {RAISES}
 
 def compute_dcp_slot_mapping(**arguments):
     raise Unprintable
-"""
+""",
+}
+"""Files that no script can test."""
+
+
+def faulty_and_right(folder: Path) -> Iterator[tuple[str, Example, EntryPoint, Path, Path]]:
+    """Each example with the file of the faulty code and that of the right one."""
+    for name, example in EXAMPLES.items():
+        faulty = faulty_copy(example.fault, folder / name) / "kernels" / Path(ENTRIES[example.entry].file).name
+        yield name, example, ENTRIES[example.entry], faulty, ROOT / "kernels" / faulty.name
+    for name, (entry, text, path, example) in OF_AN_ENGINE.items():
+        _, old, new = example.fault
+        source = trees.source(text)
+        assert source.count(old) == 1
+        right = trees.write(folder / f"{name} right", {path: source}) / path
+        yield name, example, entry, trees.write(folder / name, {path: source.replace(old, new)}) / path, right
+
+
+@dataclass(frozen=True)
+class Ran:
+    """Where the scripts were run, and what each printed for each file it was given ("": none), on both streams."""
+
+    folder: Path
+    printed: dict[tuple[str, str], tuple[str, str]]
+
+    def of(self, script: str, file: str = "") -> tuple[str, str]:
+        return self.printed[script, file]
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """All of them in one process, and forks of it."""
+    folder = tmp_path_factory.mktemp("scripts")
+    for name, text in OTHERS.items():
+        (folder / name).write_text(text)
+    asked: dict[tuple[str, str], str] = {}
+
+    def ask(name: str, example: Example, entry: EntryPoint, tested: Path, files: dict[str, Path | None]) -> None:
+        script = folder / f"{name}.py"
+        script.write_text(str(script_for(example, entry, tested).script), encoding="utf-8")
+        asked.update({(name, said): f"{script}\t{file or ''}" for said, file in files.items()})
+
+    for name, example, entry, faulty, right in faulty_and_right(folder):
+        ask(name, example, entry, faulty, {"": None, "right": right})
+    opened = replace(EXAMPLES["load"], launch=Launch(open_buffers=("block_table",)))
+    ask("opened", opened, ENTRIES["v1"], folder / "load" / "kernels" / "slot_mapping.py", {"": None})
+    nowhere = folder / "nowhere" / "kernels"
+    of_draft, of_torch = EXAMPLES["draft"], EXAMPLES["dcp"]
+    ask("of draft", of_draft, ENTRIES["draft"], nowhere / "group_block_table.py", {"alone.py": folder / "alone.py"})
+    files = ("other.py", "lone.py")
+    ask(
+        "values",
+        of_torch,
+        ENTRIES["dcp"],
+        nowhere / "torch_dcp.py",
+        {"": None, **{each: folder / each for each in files}},
+    )
+    crash, files = replace(of_torch, verdict=v.CRASH), ("lone.py", "unprintable.py")
+    ask("process", crash, ENTRIES["dcp"], nowhere / "torch_dcp.py", {each: folder / each for each in files})
+
+    done = without_this_project("-c", RUN_ALL, cwd=folder, text="\n".join(asked.values()))
+    printed, errors = done.stdout.split("----\n"), done.stderr.split("----\n")
+    assert len(printed) == len(errors) == len(asked) + 1, done.stderr
+    return Ran(folder, dict(zip(asked, zip(printed, errors, strict=True), strict=False)))
 
 
 @needs_interpreter
-def test_a_script_shows_what_a_launch_raises(tmp_path):
+@pytest.mark.parametrize("name", [*EXAMPLES, *OF_AN_ENGINE])
+def test_a_script_fails_on_the_faulty_kernel_and_passes_on_the_right_one(name: str, ran: Ran) -> None:
+    shows = EXAMPLES[name].shows if name in EXAMPLES else "expected"
+    of_faulty, errors = ran.of(name)
+    assert "exit status 1\n" in of_faulty, of_faulty + errors
+    assert shows in of_faulty
+    of_right, errors = ran.of(name, "right")
+    assert of_right == PASSES, of_right + errors
+
+
+@needs_interpreter
+def test_buffers_that_are_open_can_be_read_past(ran: Ran) -> None:
+    of_opened, errors = ran.of("opened")
+    assert of_opened == PASSES, of_opened + errors
+
+
+@needs_interpreter
+def test_a_script_says_what_it_needs(ran: Ran) -> None:
+    """Exit status 2 and a sentence where it cannot be run: no kernel file, no function in it, no package around it."""
+    ended, said = ran.of("values")
+    assert (ended, said.startswith("give the file that defines compute_dcp_slot_mapping: ")) == (CANNOT_BE_RUN, True)
+    other, alone = ran.folder / "other.py", ran.folder / "alone.py"
+    assert ran.of("values", "other.py") == (CANNOT_BE_RUN, f"{other} defines no compute_dcp_slot_mapping\n")
+    assert ran.of("of draft", "alone.py") == (CANNOT_BE_RUN, f"{alone} is not in a folder kernels\n")
+
+
+@needs_interpreter
+def test_a_script_shows_what_a_launch_raises(ran: Ran) -> None:
     """Characters that the terminal cannot show, and an exception of which nothing can be shown."""
-    (tmp_path / "lone.py").write_text(f"def compute_dcp_slot_mapping(**arguments):\n    {RAISES}\n")
-    (tmp_path / "unprintable.py").write_text(CANNOT_BE_SHOWN)
-    for name, verdict in (("values", v.MISMATCH), ("process", v.CRASH)):
-        made = script_for(replace(EXAMPLES["dcp"], verdict=verdict), ENTRIES["dcp"], tmp_path / "torch_dcp.py")
-        (tmp_path / f"{name}.py").write_text(str(made.script), encoding="utf-8")
-    lines = [f"{tmp_path}/{script}.py\t{tmp_path}/lone.py" for script in ("values", "process")]
-    lines.append(f"{tmp_path}/process.py\t{tmp_path}/unprintable.py")
-    done = without_this_project("-c", RUN_ALL, cwd=tmp_path, text="\n".join(lines))
-    *lone, unprintable, _ = done.stdout.split("----\n")
-    assert lone == ["the launch raised RuntimeError: lone \\ud800 surrogate\nexit status 1\n"] * 2, done.stderr
-    assert unprintable == "exit status 2\n"
-    assert "RuntimeError: lone \\ud800 surrogate" in done.stderr
+    for script in ("values", "process"):
+        printed, errors = ran.of(script, "lone.py")
+        assert printed == "the launch raised RuntimeError: lone \\ud800 surrogate\nexit status 1\n", errors
+    printed, errors = ran.of("process", "unprintable.py")
+    assert printed == CANNOT_BE_RUN
+    assert "RuntimeError: lone \\ud800 surrogate" in errors
 
 
 def tree_of(title: str, summary: str, message: str, file: str) -> ast.Module:

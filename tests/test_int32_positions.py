@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from conformance import lanes
 from reference.case import Case, ContextParallel, Group
@@ -16,7 +17,10 @@ from tests.commands import run
 from tests.faults.catalogue import WINDOW, Fault, write_variant
 
 pytest.importorskip("triton")
-from conformance.int32_positions import Cells, _agree, edges, slots
+from conformance.int32_launches import Launched
+from conformance.int32_positions import MARGIN, Cells, _agree, _with_the_end, edges, first_wrong, slots
+from conformance.lanes.errors import OutOfBounds
+from reference.verdict import Guard
 
 _UNAVAILABLE = lanes.by_name("hivm").unavailable()
 
@@ -86,3 +90,17 @@ def test_edges_reach_the_largest_position_and_the_smallest() -> None:
 )
 def test_sooner_and_later_than_the_model_says_is_told(wrong: int | None, expected: int, agrees: bool) -> None:
     assert _agree(wrong, expected, Geometry(3)) == agrees
+
+
+def test_the_end_of_what_a_kernel_stages_is_looked_at_and_found() -> None:
+    """Launches end with a violation from block 100 on, somewhere within a launch."""
+
+    def launch(positions: torch.Tensor, row: torch.Tensor, output: torch.Tensor, g: Geometry) -> None:
+        if int(positions[-1]) >= 100 * g.block_size:
+            raise OutOfBounds(Guard("UB", "read", 0, 0, "past what was staged"))
+        output.copy_(torch.from_numpy(slots(positions.numpy(), cells.numbers, g)))
+
+    cells, how, g = Cells(), Launched("v2", launch, "positions", 100), Geometry(48)
+    (around,) = _with_the_end([], how, g)
+    assert around == range(4800 - MARGIN, 4800 + MARGIN)
+    assert first_wrong(how, cells, g, [around])[0] == 4800

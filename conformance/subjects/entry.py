@@ -86,7 +86,7 @@ class EntryPoint:
         What it promises of consecutive positions on every lane holds on that one.
         """
         own = self.declaration.clauses
-        sparse = sorted((clauses - own) & far(self.subject, self.name))
+        sparse = sorted((clauses - own) & far(self.subject))
         return replace(self, declaration=replace(self.declaration, clauses=own | clauses), sparse=tuple(sparse))
 
     def to_json(self) -> dict[str, object]:

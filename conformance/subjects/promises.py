@@ -84,13 +84,6 @@ PROMISES: tuple[Promise, ...] = (
     Promise("vllm", "v2", ANY, "pos-nonneg", _NEGATIVE, "vllm-project/vllm #56469"),
 )
 
-_FAR = frozenset(
-    {"v1", "v2", "fused", "parallel", "adaptive", "tiled", "v1_host", "v2_host", "tiled_host", "replay", "dcp", "draft"}
-)
-"""Entry points of subject ``kernels`` that are right up to the largest int32 where positions are consecutive, wherever
-integers are divided in float32: ``pos-f32, exactly`` of docs/contract.md.
-"""
-
 # What each family has whatever its parameters are called, and what a parameter adds.
 _FEATURES: dict[str, frozenset[str]] = {
     "v1": frozenset({"cp", "pad_id", "row_stride", "tail"}),
@@ -125,9 +118,11 @@ def declaration(subject: str, name: str, family: str, version: str, parameters: 
     return Declaration(frozenset(clauses), features)
 
 
-def far(subject: str, name: str) -> frozenset[str]:
-    """The clauses that this entry point needs on no lane where positions are consecutive."""
-    return frozenset({"pos-f32"}) if subject == "kernels" and name in _FAR else frozenset()
+def far(subject: str) -> frozenset[str]:
+    """The clauses that the entry points of ``subject`` need on no lane where positions are consecutive: ``pos-f32,
+    exactly`` of docs/contract.md.
+    """
+    return frozenset({"pos-f32"}) if subject == "kernels" else frozenset()
 
 
 def conditional(subject: str, name: str, version: str, parameters: Iterable[str]) -> tuple[tuple[str, str], ...]:

@@ -231,7 +231,7 @@ def test_closing_ends_a_launch_that_hangs(engine_of):
     ],
 )
 def test_a_search_ends_with_a_small_case_whatever_the_kernel_does(engine_of, bodies, kind, most):
-    engine = engine_of(case_timeout=1.0, **bodies)
+    engine = engine_of(case_timeout=1.0 if kind == v.HANG else 30.0, **bodies)
     name = "v1" if "kernel" in bodies else "dcp"
     target = UnderTest(engine, next(entry for entry in engine.entries() if entry.name == name))
     found = failures(target, ("plain",), settings.get_profile("quick"), 1)

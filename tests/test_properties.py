@@ -186,7 +186,7 @@ def drawn() -> list[Case]:
         )
 
         @seed(5)
-        @settings(max_examples=45, database=None, phases=[Phase.generate], deadline=None)
+        @settings(max_examples=60, database=None, phases=[Phase.generate], deadline=None)
         @given(cases(ENTRY.declaration, specialization, max_tokens=400))
         def draw(example: tuple[Case, object]) -> None:
             found.append(example[0])

@@ -111,12 +111,9 @@ def _candidates(case: Case, launch: Launch) -> Iterator[Candidate]:
             yield _without_tokens(case, first, first + count), launch
     if len(case.positions) > case.num_tokens:
         yield replace(case, positions=case.positions[: case.num_tokens]), launch
-    for length in _shorter(case.max_num_tokens, max(case.num_tokens, 1)):
-        shorter = replace(case, max_num_tokens=length)
-        yield shorter, replace(launch, output_length=length)
-        if launch.output_length is not None:
-            yield shorter, launch
-    for length in _shorter(launch.output_length or 0, case.max_num_tokens):
+    for length in _least(max(case.num_tokens, 1), case.max_num_tokens):
+        yield from _padded_to(length, case, launch)
+    for length in _least(case.max_num_tokens, launch.output_length or 0):
         yield case, replace(launch, output_length=length)
     if launch.fence != "after":
         yield case, replace(launch, fence="after")
@@ -127,14 +124,27 @@ def _candidates(case: Case, launch: Launch) -> Iterator[Candidate]:
     for token, position in enumerate(case.positions):
         for lower in _lower(case, position):
             yield replace(case, positions=(*case.positions[:token], lower, *case.positions[token + 1 :])), launch
+    for length in _between(max(case.num_tokens, 1), case.max_num_tokens):
+        yield from _padded_to(length, case, launch)
+    for length in _between(case.max_num_tokens, launch.output_length or 0):
+        yield case, replace(launch, output_length=length)
 
 
-def _shorter(length: int, least: int) -> Iterator[int]:
-    """Lengths from ``least`` on that are less than ``length``: if the failure depends on it, down to the exact one."""
-    if length > least:
-        yield from dict.fromkeys(
-            (least, *(each for each in (least + 1, (least + length) // 2, length - 1) if each < length))
-        )
+def _padded_to(length: int, case: Case, launch: Launch) -> Iterator[Candidate]:
+    shorter = replace(case, max_num_tokens=length)
+    yield shorter, replace(launch, output_length=length)
+    if launch.output_length is not None:
+        yield shorter, launch
+
+
+def _least(least: int, length: int) -> Iterator[int]:
+    """The least length that there can be instead of ``length``, and the next one."""
+    return (each for each in (least, least + 1) if each < length)
+
+
+def _between(least: int, length: int) -> Iterator[int]:
+    """Lengths that bisect what lies between: the exact one that a failure needs is a few dozen launches away."""
+    return (length - part for part in _halvings((length - least) // 2))
 
 
 def _halvings(number: int) -> Iterator[int]:

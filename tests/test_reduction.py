@@ -132,15 +132,20 @@ def test_slow_compilers_are_asked_less(seconds: float, check: Callable[[int], bo
     assert check(most_compilations(seconds))
 
 
-@pytest.mark.parametrize(("padded", "output"), [(6, 6), (1, 37), (13, 40)])
+@pytest.mark.parametrize(("padded", "output"), [(6, 6), (1, 37), (13, 40), (1501, 1501), (7, 5000), (6001, 6002)])
 def test_what_depends_on_a_length_is_shown_with_exactly_that_length(padded: int, output: int) -> None:
+    launches = []
+
     def run(case: Case, launch: Launch) -> Finding:
+        launches.append(case)
         assert launch.output_length is not None
         crashes = case.max_num_tokens >= padded and launch.output_length >= output
         return Finding(ENTRY, case, launch, Verdict(CRASH if crashes else PASS), [], [])
 
     case, launch = one_group(20, Group(rows(10), 2, 2), ContextParallel())
-    case, launch = replace(case, max_num_tokens=90), replace(launch, output_length=100)
+    case, launch = replace(case, max_num_tokens=8192), replace(launch, output_length=8195, fence="before")
     smallest = reduced(run(case, launch), run)
+    assert len(launches) < 400
     assert (smallest.case.num_tokens, smallest.case.max_num_tokens) == (0, padded)
     assert smallest.launch.output_length == output
+    assert smallest.launch.fence == "after"

@@ -27,8 +27,8 @@ from tests.faults.__main__ import expected, main
 from tests.faults.catalogue import CATALOGUE, PACKAGE
 from tests.faults.equivalents import equivalents
 from tests.faults.further import FURTHER
-from tests.faults.killing import ALIKE, INVALID, KILLED, PUBLISHED, RANDOM, ROOT, SURVIVED, Result
-from tests.faults.matrix import Fault, faults, missing, run, searches
+from tests.faults.killing import ALIKE, CONFORMANCE, INVALID, KILLED, PUBLISHED, RANDOM, ROOT, SURVIVED, Result
+from tests.faults.matrix import Fault, Job, faults, hunt, missing, run, searches
 from tests.faults.mutants import MORE, MOST, PLACES, mutants
 from tests.faults.naive import CASES, naive
 from tests.faults.operators import changes
@@ -387,6 +387,15 @@ SORTS = ("FloorDiv->Mod", "GtE->Gt", "Mul->Add", "drop-condition")
 
 
 @pytest.mark.skipif(LOWERED is not None, reason=str(LOWERED))
+@pytest.mark.parametrize(("runs", "status"), [(False, INVALID), (True, KILLED)])
+def test_what_is_refused_in_every_case_is_no_fault_unless_it_has_run(runs: bool, status: str, tmp_path: Path) -> None:
+    """With one seed all first cases may be such that they are refused, with another none."""
+    text = (PACKAGE / "torch_dcp.py").read_text(encoding="utf-8") + "\ndel torch\n"
+    gone = Fault("gone", "dcp", "name", "", ("cp",), True, "torch_dcp.py", text)
+    found = hunt(Job(gone, (1, 2), CONFORMANCE, gone.texts(), runs), str(tmp_path))
+    assert [(seed, result["status"]) for seed, result in found] == [(1, status), (2, status)]
+
+
 def test_one_mutant_of_a_sort_is_killed(tmp_path: Path) -> None:
     """Of the torch path, which compiles nothing."""
     of_sort: dict[str, Fault] = {}

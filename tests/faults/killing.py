@@ -75,10 +75,13 @@ class _Sparing(LoweredLane):
 
 
 class Hunt:
-    """The searches for one fault, all seeds of it: one process of the subject, what is compiled is compiled once."""
+    """The searches for one fault, all seeds of it: one process of the subject, what is compiled is compiled once.
 
-    def __init__(self, target: Target, cache: Path) -> None:
-        self.target, self._cache = target, cache
+    ``runs``: the fault is known to run, whatever is refused now.
+    """
+
+    def __init__(self, target: Target, cache: Path, *, runs: bool) -> None:
+        self.target, self._cache, self._known_to_run = target, cache, runs
         self._engine: Engine | None = None
         self._confirmed = False  # a hang has been
         self._best: str | None = None  # the test that killed it last
@@ -134,7 +137,8 @@ class Hunt:
         order = self._order(entry.name)
         quick, gate = settings.get_profile("quick"), settings.get_profile("gate")
         fast = self._first(under_test, order, quick, number)
-        if fast is not None and _is_stillborn(fast) and not self._runs(under_test, order, quick, number):
+        stillborn = fast is not None and _is_stillborn(fast) and not self._known_to_run
+        if fast is not None and stillborn and not self._runs(under_test, order, quick, number):
             return Result(INVALID, fast.trial.test, fast.examples, verdict=fast.verdict, detail=fast.detail)
         slow = fast
         if not quickly and (fast is None or (fast.examples or 0) > fast.trial.examples(quick) // ALIKE):

@@ -102,12 +102,15 @@ def _first_kinds(name: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A fault, the seeds to look for it with, by which suite, and ``texts``, the package that has it."""
+    """A fault, the seeds to look for it with, by which suite, and ``texts``, the package that has it. ``runs``: it has
+    run with another seed, so that being refused is being found.
+    """
 
     fault: Fault
     seeds: tuple[int, ...]
     suite: str
     texts: Mapping[str, str] = field(repr=False)
+    runs: bool
 
 
 Done = list[tuple[int, dict[str, Any]]]
@@ -177,7 +180,7 @@ def run(
                 if part != seeds[:1] and first.get("status") == INVALID:  # nor does it run with another seed
                     done(fault, [(seed, dict(first)) for seed in own])
                 else:
-                    jobs.append(Job(fault, own, suite, fault.texts()))
+                    jobs.append(Job(fault, own, suite, fault.texts(), runs=part != seeds[:1]))
             for job, found in _each(jobs, Path(scratch), workers):
                 done(job.fault, found)
     answer: dict[str, dict[int, Any]] = {fault.name: {} for fault in chosen}
@@ -234,14 +237,11 @@ def hunt(job: Job, scratch: str) -> Done:
     (folder / "kernels").mkdir()
     for module, text in job.texts.items():
         (folder / "kernels" / f"{module}.py").write_text(text, encoding="utf-8")
-    search = Hunt(Target(job.fault.name, job.fault.entry_point, str(folder), job.fault.first), CACHE)
+    search = Hunt(Target(job.fault.name, job.fault.entry_point, str(folder), job.fault.first), CACHE, runs=job.runs)
     try:
         found: Done = []
         for seed in job.seeds:
-            result = _searched(search, job, seed)
-            found.append((seed, result.to_json()))
-            if result.status == INVALID:
-                break
+            found.append((seed, _searched(search, job, seed).to_json()))
         return found
     finally:
         search.close()

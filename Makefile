@@ -56,9 +56,10 @@ SUBJECT_OPTIONS = $(foreach subject,$(SUBJECT),--subject $(subject)) $(if $(SOUR
 conformance: explain-lane $(READY)
 	$(RUN_PYTHON) -m pytest conformance $(SUBJECT_OPTIONS) --lane $(LANE) --hypothesis-profile $(PROFILE) $(ARGS)
 
-# The tests of the suite itself, then a quick conformance run.
+# The tests of the suite itself, then a quick conformance run. Two processes where no device has to be shared, each file
+# in one of them, as its tests share what they start.
 test: explain-lane $(READY) $(if $(ENVIRONMENT),$(ENVIRONMENT)/.faults-complete)
-	$(RUN_PYTHON) -m pytest tests
+	$(RUN_PYTHON) -m pytest tests $(if $(ENVIRONMENT),-n 2 --dist loadfile)
 	$(RUN_PYTHON) -m pytest conformance --lane $(LANE) --hypothesis-profile quick
 
 test-interpreter: .venv-interpreter/.complete

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 
 from conformance import subjects
+from conformance.agreement import _positive
 from conformance.audit.bounds import by_own_position, largest_position
 from conformance.audit.rows import Row
 from conformance.lanes.ascend import compiler
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--source", metavar="PATH", help="another tree with a package kernels than this project's")
     parser.add_argument("--by-position", action="store_true", help="its kernels divide positions, not distances")
     parser.add_argument("--kernel", action="append", choices=KERNELS, help="only this one; repeatable")
-    parser.add_argument("--block-size", type=int, action="append", metavar="B", help="only this one; repeatable")
+    parser.add_argument("--block-size", type=_positive, action="append", metavar="B", help="only this one; repeatable")
     options = parser.parse_args(arguments)
     missing = LoweredLane().unavailable()
     if missing is not None:
@@ -64,7 +65,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from conformance.audit.workers import audit
 
     names, sizes = options.kernel or KERNELS, options.block_size or BLOCK_SIZES
-    entries = {each.description.name: each for each in subjects.load("kernels", options.source, LoweredLane())}
+    try:
+        entries = {each.description.name: each for each in subjects.load("kernels", options.source, LoweredLane())}
+    except FileNotFoundError as error:
+        parser.error(str(error))
     columns = [(name, cp_size) for cp_size in (1, 2) for name in names]
     chosen = [specialization(name, size, cp_size) for size in sizes for name, cp_size in columns]
     owners = [entries[name] for _ in sizes for name, _ in columns]

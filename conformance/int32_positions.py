@@ -24,6 +24,7 @@ import numpy.typing as npt
 import torch
 
 from conformance import lanes
+from conformance.agreement import _positive
 from conformance.audit.bounds import Vector, bounds
 from conformance.int32_launches import OWN, Launch, Launched, published, ring
 from conformance.lanes.errors import OutOfBounds
@@ -33,6 +34,7 @@ from strategies.geometry import Geometry
 
 BLOCK_SIZES = (1, 2, 3, 7, 16, 48, 128)
 PERIOD = 1 << 17  # cells; block numbers below it: slots of blocks of 128 tokens then fit float32, as some compute them
+LARGEST_BLOCK = (INT32_MAX + 1) // PERIOD - 1
 MARGIN = 4096
 TOKENS = 1 << 16  # of a launch
 _ROOT = Path(__file__).parents[1]
@@ -145,10 +147,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m conformance.int32_positions", description=__doc__)
     parser.add_argument("--lane", default="hivm", choices=["hivm", "lowered"], help="default hivm")
     parser.add_argument("--kernel", action="append", metavar="NAME", help="only this entry point; repeatable")
-    parser.add_argument("--block-size", type=int, action="append", metavar="B", help="only this one; repeatable")
-    parser.add_argument("--cp-size", type=int, default=1, metavar="W", help="ranks that share the request (default 1)")
+    parser.add_argument("--block-size", type=_positive, action="append", metavar="B", help="only this one; repeatable")
+    parser.add_argument(
+        "--cp-size", type=_positive, default=1, metavar="W", help="ranks that share the request (default 1)"
+    )
     parser.add_argument("--circular", action="store_true", help="rings of v1")
-    parser.add_argument("--up-to", type=int, metavar="N", help="every position below N, instead of those around edges")
+    parser.add_argument(
+        "--up-to", type=_positive, metavar="N", help="every position below N, instead of those around edges"
+    )
     parser.add_argument("--subject", default="kernels", choices=["kernels", "vllm-ascend"], help="default kernels")
     parser.add_argument(
         "--source", metavar="PATH", help="another tree with a package kernels, or the unpacked wheel of vllm-ascend"
@@ -160,6 +166,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.path.insert(0, str(Path(options.source).resolve()))
     if options.circular and (options.cp_size > 1 or options.kernel or options.subject != "kernels"):
         parser.error("--circular: rings are those of v1 of subject kernels, on one rank")
+    sizes = options.block_size or BLOCK_SIZES
+    if max(sizes) > LARGEST_BLOCK:
+        parser.error(f"--block-size {max(sizes)}: slots in blocks of more than {LARGEST_BLOCK} tokens may be no int32")
+    if max(sizes) * options.cp_size > INT32_MAX:
+        parser.error(f"--cp-size {options.cp_size}: a virtual block of {max(sizes)} times as many tokens is no int32")
     lane = lanes.by_name(options.lane)
     reason = lane.unavailable()
     if reason is not None:
@@ -177,27 +188,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(str(error))
     if unknown := set(options.kernel or ()) - there.keys():
         parser.error(f"--kernel {', '.join(sorted(unknown))}: there are {', '.join(there)}")
-    chosen = {
-        name: how
-        for name, how in there.items()
-        if name in (options.kernel or there) and (how.shares or options.cp_size == 1)
-    }
-    sizes = options.block_size or BLOCK_SIZES
+    alone = {name for name, how in there.items() if options.cp_size > 1 and not how.shares}
+    if refused := alone & set(options.kernel or ()):
+        parser.error(f"--kernel {', '.join(sorted(refused))}: there is no launch for --cp-size {options.cp_size}")
+    chosen = {name: how for name, how in there.items() if name in (options.kernel or there) and name not in alone}
+    if not chosen:
+        parser.error(f"{options.source or options.subject} has no kernel that could be looked at")
     return _sweep(chosen, sizes, options.cp_size, options.up_to, lane.name)
 
 
 def _sweep(chosen: Mapping[str, Launched], sizes: Sequence[int], cp_size: int, up_to: int | None, lane: str) -> int:
     """Every one of ``chosen`` in blocks of all ``sizes``: a line each as they are done, and then the table."""
     cells, agree, rows = Cells(), True, []
-    ranges = edges() if up_to is None else [range(min(up_to, INT32_MAX + 1))]
     for name, how in chosen.items():
         found = []
         for block_size in sizes:
             g = Geometry(block_size, 1, ContextParallel(cp_size, cp_size - 1, 1))
+            ranges = _with_the_end(edges(), how, g) if up_to is None else [range(min(up_to, INT32_MAX + 1))]
             started = time.monotonic()
-            wrong, looked_at = first_wrong(how, cells, g, _with_the_end(ranges, how, g))
+            wrong, looked_at = first_wrong(how, cells, g, ranges)
             expected = _expected(how, g, lane)
-            agrees = _agree(wrong, expected, g)
+            agrees = _agree(wrong, expected, g, ranges[-1].stop - 1)
             agree &= agrees
             print(
                 f"{name} b={block_size} W={cp_size}: {looked_at:,} positions, "
@@ -219,7 +230,7 @@ def _with_the_end(ranges: Sequence[range], how: Launched, g: Geometry) -> list[r
     if how.stages is None:
         return list(ranges)
     end = how.stages * g.virtual_block_size
-    return sorted([*ranges, range(max(0, end - MARGIN), end + MARGIN)], key=lambda each: each.start)
+    return sorted([*ranges, range(max(0, end - MARGIN), min(end + MARGIN, INT32_MAX + 1))], key=lambda each: each.start)
 
 
 def _expected(how: Launched, g: Geometry, lane: str) -> int:
@@ -231,12 +242,12 @@ def _expected(how: Launched, g: Geometry, lane: str) -> int:
     return position if how.stages is None else min(position, how.stages * g.virtual_block_size - 1)
 
 
-def _agree(wrong: int | None, expected: int, g: Geometry) -> bool:
-    """Whether the first ``wrong`` position is the one after ``expected``; later where ranks share the request, as each
-    sees its own tokens only."""
-    if wrong is not None and wrong <= expected:
-        return False
-    return g.cp.size > 1 or (wrong is None) == (expected == INT32_MAX)
+def _agree(wrong: int | None, expected: int, g: Geometry, furthest: int) -> bool:
+    """Whether the first ``wrong`` position is one after ``expected``, and there is one if positions after it were
+    looked at, up to ``furthest``. Where ranks share the request there may be none, as each sees its own tokens only."""
+    if wrong is not None:
+        return wrong > expected
+    return g.cp.size > 1 or furthest <= expected
 
 
 if __name__ == "__main__":

@@ -18,7 +18,18 @@ from tests.faults.catalogue import WINDOW, Fault, write_variant
 
 pytest.importorskip("triton")
 from conformance.int32_launches import Launched
-from conformance.int32_positions import MARGIN, Cells, _agree, _with_the_end, edges, first_wrong, slots
+from conformance.int32_positions import (
+    MARGIN,
+    PERIOD,
+    Cells,
+    _agree,
+    _sweep,
+    _with_the_end,
+    edges,
+    first_wrong,
+    main,
+    slots,
+)
 from conformance.lanes.errors import OutOfBounds
 from reference.verdict import Guard
 
@@ -79,17 +90,51 @@ def test_edges_reach_the_largest_position_and_the_smallest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "expected", "agrees"),
+    ("wrong", "expected", "furthest", "agrees"),
     [
-        (None, 2**31 - 1, True),
-        (101, 100, True),
-        (100, 100, False),
-        (None, 100, False),
-        (5, 2**31 - 1, False),
+        (None, 2**31 - 1, 2**31 - 1, True),
+        (101, 100, 2**31 - 1, True),
+        (100, 100, 2**31 - 1, False),
+        (None, 100, 2**31 - 1, False),
+        (5, 2**31 - 1, 2**31 - 1, False),
+        (None, 100, 100, True),
+        (None, 100, 101, False),
     ],
 )
-def test_sooner_and_later_than_the_model_says_is_told(wrong: int | None, expected: int, agrees: bool) -> None:
-    assert _agree(wrong, expected, Geometry(3)) == agrees
+def test_sooner_and_later_than_the_model_says_is_told(
+    wrong: int | None, expected: int, furthest: int, agrees: bool
+) -> None:
+    assert _agree(wrong, expected, Geometry(3), furthest) == agrees
+
+
+@pytest.mark.skipif(_UNAVAILABLE is not None, reason=str(_UNAVAILABLE))
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ("--kernel fused --cp-size 2", "--kernel fused: there is no launch for --cp-size 2"),
+        ("--kernel dcp --up-to 0", "argument --up-to: 0 is not above 0"),
+        ("--up-to -5", "argument --up-to: -5 is not above 0"),
+        ("--block-size 0", "argument --block-size: 0 is not above 0"),
+        ("--block-size 16384", "--block-size 16384: slots in blocks of more than 16383 tokens may be no int32"),
+        ("--cp-size 0", "argument --cp-size: 0 is not above 0"),
+        ("--cp-size 16777216", "--cp-size 16777216: a virtual block of 128 times as many tokens is no int32"),
+    ],
+)
+def test_nothing_to_look_at_is_said(asked: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(asked.split())
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.endswith(f"error: {says}\n")
+
+
+def test_positions_below_what_a_kernel_gets_wrong_are_right(capsys: pytest.CaptureFixture[str]) -> None:
+    def launch(positions: torch.Tensor, row: torch.Tensor, output: torch.Tensor, g: Geometry) -> None:
+        output.copy_(torch.from_numpy(slots(positions.numpy(), row[0, :PERIOD].numpy(), g)))
+
+    chosen = {"v1": Launched("v1", launch, "positions"), "v2": Launched("v2", launch, "positions", 100)}
+    assert _sweep(chosen, [16], 1, 1600, "hivm") == 0
+    assert _sweep(chosen, [16], 1, 1601, "hivm") == 1
+    assert "v2 b=16 W=1: 1,601 positions, none wrong, expected to be right up to 1,599 (" in capsys.readouterr().err
 
 
 def test_the_end_of_what_a_kernel_stages_is_looked_at_and_found() -> None:

@@ -1,9 +1,11 @@
 """``python -m conformance.rounding``: which kernels depend on how the chip rounds a float32 division.
 
 The same drawn cases of every entry point run on lane ``hivm`` with each quotient correctly rounded, and on the float32
-number below and above it (``--vdiv``). Prints how many get wrong slots, as the table of docs/ascend-audit.md. Left out
-are cases that were not carried out, or in which memory was touched that is not the launch's, whatever the rounding.
-Exit status 0: none is wrong where quotients are correctly rounded; 1: some are; 2: nothing was run.
+number below and above it (``--vdiv``). Prints how many get wrong slots, as the table of docs/ascend-audit.md. Cases
+that fail otherwise where quotients are correctly rounded (refused, ended, memory touched that is not the launch's) say
+nothing of slots and are counted apart; those that the lane does not take are left out.
+Exit status 0: none is wrong and none fails where quotients are correctly rounded; 1: some are or do; 2: of some entry
+point no case has slots to judge.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -26,27 +29,31 @@ from conformance.under_test import UnderTest
 from reference import verdict as v
 from reference.contract import violations
 
-HEADER = ("entry point", "cases", *VDIV)
+HEADER = ("entry point", "cases", *VDIV, "failed")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """How many of the ``cases`` of an entry point are wrong, by rounding."""
+    """How many of the ``cases`` of an entry point are wrong, by rounding. ``failed``: how many others did not get as
+    far as slots, by their verdict.
+    """
 
     entry: str
     cases: int
     wrong: tuple[int, ...]
+    failed: Mapping[str, int]
 
     def __str__(self) -> str:
         cells = (f"**{each:,}**" if each else "0" for each in self.wrong)
-        return f"| `{self.entry}` | {self.cases:,} | {' | '.join(cells)} |"
+        failed = ", ".join(f"**{count:,}** {kind}" for kind, count in sorted(self.failed.items())) or "0"
+        return f"| `{self.entry}` | {self.cases:,} | {' | '.join(cells)} | {failed} |"
 
 
 def row(engines: Sequence[Engine], entry: EntryPoint, cases: int, seed: int, progress: Progress) -> Row:
     """``cases`` drawn of ``entry``, launched by every engine; the first divides exactly and says what is left out."""
     for engine in engines:
         engine.compile(entry, lambda done, total: None)
-    counted, wrong = 0, [0] * len(engines)
+    counted, wrong, failed = 0, [0] * len(engines), Counter[str]()
     for drawn in draw(UnderTest(engines[0], entry), cases, seed):
         progress.add(1, entry.id)
         if violations(drawn[0], engines[0].lane.clauses):
@@ -55,7 +62,16 @@ def row(engines: Sequence[Engine], entry: EntryPoint, cases: int, seed: int, pro
         if kinds[0] in (v.PASS, v.MISMATCH):
             counted += 1
             wrong = [before + (kind != v.PASS) for before, kind in zip(wrong, kinds, strict=True)]
-    return Row(entry.id, counted, tuple(wrong))
+        elif kinds[0] != v.UNSUPPORTED:
+            failed[kinds[0]] += 1
+    return Row(entry.id, counted, tuple(wrong), failed)
+
+
+def status(rows: Sequence[Row]) -> int:
+    """1 where quotients are correctly rounded and something is wrong nevertheless, 2 where nobody can tell."""
+    if any(row.wrong[0] or row.failed for row in rows):
+        return 1
+    return 0 if rows and all(row.cases for row in rows) else 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -79,7 +95,7 @@ def _run(who: Who, options: argparse.Namespace) -> int:
     reason = HivmLane().unavailable()
     if reason is not None:
         raise LaneError(f"lane hivm: {reason}")
-    started, wrong = time.monotonic(), 0
+    started, rows = time.monotonic(), []
     with ExitStack() as stack:
         engines = [
             who.engine(HivmLane(each), options.compile_budget, workers=len(os.sched_getaffinity(0))) for each in VDIV
@@ -96,11 +112,13 @@ def _run(who: Who, options: argparse.Namespace) -> int:
         progress = Progress(len(entries) * options.cases)
         print(f"| {' | '.join(HEADER)} |\n|{'---|' * len(HEADER)}", flush=True)
         for entry in entries:
-            found = row(engines, entry, options.cases, options.seed, progress)
-            wrong += found.wrong[0]
-            print(found, flush=True)
+            rows.append(row(engines, entry, options.cases, options.seed, progress))
+            print(rows[-1], flush=True)
+    for each in rows:
+        if not each.cases:
+            print(f"{each.entry}: none of {options.cases:,} cases has slots to judge", file=sys.stderr)
     print(f"{time.monotonic() - started:.0f} s", file=sys.stderr)
-    return 1 if wrong else 0
+    return status(rows)
 
 
 if __name__ == "__main__":

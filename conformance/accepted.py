@@ -26,7 +26,7 @@ FAILS_DIFFERENTLY = "fails differently"
 NOT_RUN = summary.NOT_RUN
 
 _RAISED_AT = re.compile(r" \(([^()]+:[0-9]+)\)$")
-"""The file and line that end what an exception says."""
+"""The lines that an exception came through, which end what it says: those of the code under test."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -17,6 +18,7 @@ from conformance.accepted import FAILS_DIFFERENTLY, FIXED, NOT_RUN, STILL_FAILS,
 from conformance.engine import Engine, Options
 from conformance.execution.array import of_values
 from conformance.execution.guard_pages import OPEN_BYTES, GuardPages
+from conformance.execution.raised import raised_at
 from conformance.execution.session import Outcome
 from conformance.saved import read
 from conformance.subjects.entry import EntryPoint
@@ -373,6 +375,57 @@ def test_a_known_end_explains_no_other_that_says_the_same(tmp_path: Path) -> Non
         assert [covers(entry_, each, own) for each in (alike, other)] == [True, False]
         nowhere = ended("raised", f"{error}: not supported")
         assert not covers(entry_, nowhere, own)
+
+
+def test_a_known_exception_of_a_library_explains_none_that_another_statement_has_from_it(tmp_path: Path) -> None:
+    """Both end in the same line of the library: the statements of the code under test tell them apart."""
+    call = "__import__('numpy').repeat([0], -1)"
+    where, then = "    output = slot_mapping[:num_tokens]", f"\n        {call}\n"
+    tree = raising(tmp_path, where, f"    if pad_id == -1:{then}    if pad_id == -2:{then}")
+    engine = Engine(LANE, Options(("kernels",), {"kernels": str(tree)}, 1, 10.0, ROOT / ".cache", 1))
+    try:
+        [dcp] = [each for each in engine.entries() if each.name == "dcp"]
+        own, alike, other = (
+            engine.run(dcp, each, LAUNCH, Settings())
+            for each in (CASE, replace(CASE, max_num_tokens=3), replace(CASE, pad_id=-2))
+        )
+    finally:
+        engine.close()
+    found = [re.fullmatch(r"ValueError: [^()]* \(torch_dcp\.py:(\d+)\)", each.verdict.detail) for each in (own, other)]
+    assert [int(each[1]) for each in found if each] == [line + int(found[0][1]) for line in (0, 2)]  # type: ignore[index]
+    entry_ = known.of_finding(own, LANE.name)
+    assert entry_.is_about(other)
+    assert [covers(entry_, each, own) for each in (alike, other)] == [True, False]
+
+
+def test_an_exception_names_the_lines_of_the_code_under_test_that_it_came_through(tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    text = """\
+def helper(): raise ValueError("n")
+def one(): helper()
+def again(n): again(n - 1) if n else helper()
+def hidden():
+    try:
+        helper()
+    except ValueError:
+        raise KeyError from None
+"""
+    there: dict[str, Any] = {}
+    exec(compile(text, str(package / "below" / "file.py"), "exec"), there)
+    exec(compile("def library(): one()", "/somewhere/library.py", "exec"), there)
+
+    def said(call: Callable[[], object], folder: Path | None = package) -> str:
+        with pytest.raises((KeyError, ValueError)) as raised:
+            call()
+        return raised_at(raised.value, folder)
+
+    assert said(there["one"]) == "below/file.py:2 > below/file.py:1"
+    assert said(there["library"]) == "below/file.py:2 > below/file.py:1"
+    assert said(lambda: there["again"](50)) == "below/file.py:3 > below/file.py:1"
+    assert said(there["hidden"]) == "below/file.py:8 > below/file.py:6 > below/file.py:1"
+    for other in (tmp_path / "pack", None):
+        assert said(there["one"], other) == "file.py:1"
+    assert raised_at(ValueError(), package) == ""
 
 
 def test_ends_that_are_not_one_are_written_down_one_by_one() -> None:

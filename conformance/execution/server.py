@@ -17,7 +17,6 @@ import resource
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from multiprocessing import Pipe
@@ -29,6 +28,7 @@ from typing import Any
 from conformance.execution import faults
 from conformance.execution.array import THE_DEVICE
 from conformance.execution.buffer import Buffer
+from conformance.execution.raised import raised_at
 from conformance.lanes import Lane, by_name
 from conformance.lanes.errors import DeviceError, OutOfBounds, Unsupported
 from conformance.subjects import load
@@ -37,6 +37,7 @@ from conformance.subjects.loading import StandInUsed
 
 _PR_SET_PDEATHSIG = 1
 _MEMORY_BYTES = 1 << 30  # what a launch may allocate
+_LONGEST = 4000  # characters of what an exception says
 
 
 def die_with_parent() -> None:
@@ -64,7 +65,7 @@ def _arguments(lane: Lane, entry: LoadedEntry, request: Mapping[str, Any]) -> di
     return {name: seen(value) for name, value in request["arguments"].items()}
 
 
-def _failure(lane: Lane, error: BaseException) -> dict[str, Any]:
+def _failure(lane: Lane, entry: LoadedEntry, error: BaseException) -> dict[str, Any]:
     if isinstance(error, OutOfBounds):
         return {"status": "guard", "message": str(error), "guard": error.guard.to_json(), "stored_at": error.stored_at}
     kind = (
@@ -74,11 +75,12 @@ def _failure(lane: Lane, error: BaseException) -> dict[str, Any]:
         if isinstance(error, (Unsupported, StandInUsed))
         else "raised"
     )
-    frames = traceback.extract_tb(error.__traceback__)
-    last = frames[-1] if frames else None
-    where = f" ({os.path.basename(last.filename)}:{last.lineno})" if last and kind == "raised" else ""
-    name = f"{type(error).__name__}: " if kind == "raised" else ""
-    return {"status": kind, "message": f"{name}{error}{where}"[:4000]}
+    if kind != "raised":
+        return {"status": kind, "message": str(error)[:_LONGEST]}
+    places = raised_at(error, entry.description.package)
+    where = f" ({places})" if places else ""
+    said = f"{type(error).__name__}: {error}"[: max(_LONGEST - len(where), 0)]
+    return {"status": kind, "message": f"{said}{where}"}
 
 
 def _launched(lane: Lane, entries: Mapping[str, LoadedEntry], request: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -98,7 +100,7 @@ def _launched(lane: Lane, entries: Mapping[str, LoadedEntry], request: Mapping[s
             seconds += time.perf_counter() - started
             replies.append({"status": "ok"})
         except Exception as error:
-            replies.append(_failure(lane, error))
+            replies.append(_failure(lane, entry, error))
         replies[-1]["specializations"] = lane.specializations()
     started = time.perf_counter()
     lane.download(request["extent"])
@@ -201,7 +203,7 @@ def _compiled(lane: Lane, entry: LoadedEntry, job: dict[str, Any]) -> dict[str, 
     try:
         return {"error": None, "fresh": entry.precompile(lane, _arguments(lane, entry, job))}
     except BaseException as error:
-        return {"error": _failure(lane, error)["message"], "fresh": True}
+        return {"error": _failure(lane, entry, error)["message"], "fresh": True}
 
 
 def _fork_runner(

@@ -25,12 +25,9 @@ def _row(entry: EntryPoint) -> tuple[str, ...]:
 
 def _where(entry: EntryPoint) -> str:
     """The path inside the package, and the line: several files of one package have the same name."""
-    if not entry.file:
+    if entry.package is None:
         return "-"
-    file = Path(entry.file)
-    package = entry.subject.replace("-", "_")
-    above = next((folder for folder in file.parents if folder.name == package), file.parent)
-    return f"{file.relative_to(above).as_posix()}:{entry.line}"
+    return f"{Path(entry.file).relative_to(entry.package).as_posix()}:{entry.line}"
 
 
 def _status(entry: EntryPoint) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from conformance.lanes.base import Lane
@@ -53,6 +54,14 @@ class EntryPoint:
         """One line: who, where, and whether it can be tested."""
         where = f"{self.file}:{self.line} {self.function}" if self.file else self.function
         return f"{self.id} {self.version}: {self.status} ({where})"
+
+    @property
+    def package(self) -> Path | None:
+        """The folder of the package that the code under test is in; None for an entry point that was not found."""
+        if not self.file:
+            return None
+        file, name = Path(self.file), self.subject.replace("-", "_")
+        return next((folder for folder in file.parents if folder.name == name), file.parent)
 
     @property
     def writes_tail(self) -> bool:

@@ -14,8 +14,9 @@ from conformance.subjects.binding import outside, settings_of
 from conformance.subjects.entry import TESTABLE, EntryPoint
 from conformance.subjects.launching import Settings
 from reference.case import Case, CaseError, Launch, from_document
-from reference.contract import violations
+from reference.contract import CLAUSES, violations
 from reference.fields import choice, fields, integer, printable, read_json, shown
+from strategies.boundaries import BREAKABLE, IMPLIED
 
 _LARGEST = 1 << 20  # cells of a tile or a window
 
@@ -38,7 +39,8 @@ class SavedCase:
 
     ``settings`` are those that it was bound with, for an entry point whose constants do not say them. ``asked``: the
     property that did not hold, and of what; the case is then one launch of several. ``boundary``: the case may be
-    outside the contract, and is asked what an entry point that promises to be ``total`` does there.
+    outside the contract, by the clause that its file names, and is asked what an entry point that promises to be
+    ``total`` does there.
     """
 
     file: Path
@@ -96,8 +98,9 @@ def of_document(document: object, path: Path, *, boundary: bool = False) -> Save
     is_boundary = "broken" in found  # the clause, in a file that conformance.outside has written
     if is_boundary and not boundary:
         raise CaseError("a launch outside the contract, which has no answer to compare with: only --replay takes it")
-    broken = () if is_boundary else violations(case, launch=launch)
-    if broken:
+    if is_boundary:
+        _check_broken(found["broken"], case, launch)
+    elif broken := violations(case, launch=launch):
         raise CaseError(str(broken[0]))
     names = found.get("entry_points", [found["entry_point"]] if "entry_point" in found else [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -105,6 +108,27 @@ def of_document(document: object, path: Path, *, boundary: bool = False) -> Save
     settings = _settings(found["settings"]) if found.get("settings") else None
     asked = _asked(found["property"]) if found.get("property") else None
     return SavedCase(path, case, launch, str(found.get("subject", "")), tuple(names), settings, asked, is_boundary)
+
+
+def _check_broken(said: object, case: Case, launch: Launch) -> None:
+    """Refuse a launch that breaks other clauses than it says, or others than one position or one cell can break: what
+    it promises is not defined, or cannot even be bound.
+
+    ``said`` is a clause and where it is broken; "" for none. A file has not the constants by which ``window`` is
+    broken.
+    """
+    if not isinstance(said, str):
+        raise CaseError(f"broken: expected a clause, got {shown(said)}")
+    named = said.partition(":")[0]
+    if named and named not in BREAKABLE:
+        raise CaseError(f"broken: expected one of {', '.join(BREAKABLE)}, or nothing, got {shown(named)}")
+    there = violations(case, CLAUSES, launch)
+    allowed = {named, *IMPLIED.get(named, ())}
+    others = [each for each in there if each.clause not in allowed]
+    if others:
+        raise CaseError(f"{others[0]} (broken says {shown(named)})")
+    if named not in ("", "window") and named not in {each.clause for each in there}:
+        raise CaseError(f"broken: it says {named}, which the case does not break")
 
 
 def _asked(value: object) -> Asked:

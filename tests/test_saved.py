@@ -61,6 +61,38 @@ def test_settings_that_are_none_are_refused(tmp_path: Path, settings: object, me
     assert str(caught.value) == f"{tmp_path}/case.json: {message}"
 
 
+BROKEN = {
+    # what the file says, what of the case is changed, the refusal
+    "no-clause": (5, {}, "broken: expected a clause, got 5"),
+    "not-breakable": ("qsl-monotone: x", {}, 'broken: expected one of pos-nonneg, .*, got "qsl-monotone"$'),
+    "kept": ("pos-nonneg: x", {}, "broken: it says pos-nonneg, which the case does not break"),
+    "bounds": ("pos-nonneg: x", {"query_start_loc": (1, 1)}, 'qsl-monotone: .* starts at 1, .* says "pos-nonneg"'),
+    "two": ("pos-nonneg: x", {"positions": (2**24,)}, "pos-f32: .*"),
+    "implied-backwards": ("pos-nonneg: x", {"positions": (-(2**32),)}, "pos-int32: .*"),
+    "nothing": ("", {"positions": (-1,)}, 'pos-nonneg: .*says ""'),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_launch_outside_the_contract_breaks_what_it_says_and_nothing_else(name: str, tmp_path: Path) -> None:
+    said, changes, message = BROKEN[name]
+    file = tmp_path / "case.json"
+    file.write_text(json.dumps({"case": replace(CASE, **changes).to_json(), "broken": said}))  # type: ignore[arg-type]
+    with pytest.raises(CaseError, match=f"case.json: {message}") as caught:
+        saved.read(file, boundary=True)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("said", "position"), [("", 0), ("window: of a tile", 0), ("pos-nonneg: x", -1), ("pos-int32: x", -(2**32))]
+)
+def test_a_launch_outside_the_contract_is_read(said: str, position: int, tmp_path: Path) -> None:
+    file = tmp_path / "case.json"
+    case = replace(CASE, positions=(position,))
+    file.write_text(json.dumps({"case": case.to_json(), "broken": said}))
+    assert (saved.read(file, boundary=True).case, saved.read(file, boundary=True).boundary) == (case, True)
+
+
 def test_the_bound_flags_come_back(tmp_path: Path) -> None:
     def given(settings: dict[str, object]) -> bool:
         names = (

@@ -37,7 +37,7 @@ _HOST_AXES: dict[str, Any] = {
     "pad_ids": (-1, 0),
 }
 _HOST_BUDGET = 10
-_HOSTS = ("v1-host", "v2-host", "tiled-host")
+HOSTS = ("v1-host", "v2-host", "tiled-host")
 
 # Families with compile-time parameters; the others are drawn freely.
 AXES: dict[str, Axes] = {
@@ -127,7 +127,7 @@ class Engine:
             return None
         if entry.id not in self._pools:
             budget = self.options.compile_budget
-            if entry.family in _HOSTS:
+            if entry.family in HOSTS:
                 budget = min(budget, _HOST_BUDGET)
             made = self.explored.pool(entry, axes, budget) if self.explored else pool(entry.declaration, axes, budget)
             self._pools[entry.id] = self.options.shard.share(made)

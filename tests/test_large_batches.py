@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from conformance.engine import Engine, Options
 from conformance.lanes import by_name
-from conformance.large import SHAPES, large_batches
+from conformance.large import SEARCHED, SHAPES, TILES, large_batches, shapes
+from conformance.subjects.launching import PRODUCTION_TILE
+from conformance.subjects.own import PLACES
 from reference.contract import violations
 from reference.verdict import MISMATCH
 from tests.faults.catalogue import TILED, V1, Fault, write_variant
@@ -16,6 +19,7 @@ from tests.faults.catalogue import TILED, V1, Fault, write_variant
 _REASON = by_name("lowered").unavailable()
 pytestmark = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))
 
+SAMPLED = "left = tl.minimum(((counts >> 16) + 1) * step - 1, num_reqs) - first"
 WRONG = {
     "v1-later-requests": (
         V1,
@@ -24,11 +28,13 @@ WRONG = {
         "    if request >= 19:\n        return\n    start = tl.load(query_start_loc_ptr + request)\n",
     ),
     "v1-later-tokens": (V1, "v1", "in_request = token < end", "in_request = (token < end) & (token < 4096)"),
-    "tiled-sampled-offsets": (
+    "tiled-sampled-offsets": (TILED, "tiled", SAMPLED, "left = tl.minimum((counts >> 16) + 1, num_reqs) - first"),
+    "tiled-last-sample": (TILED, "tiled", SAMPLED, "left = tl.minimum((counts >> 16) * step, num_reqs) - first"),
+    "tiled-every-request-sampled": (
         TILED,
-        "tiled",
-        "left = tl.minimum(((counts >> 16) + 1) * step - 1, num_reqs) - first",
-        "left = tl.minimum((counts >> 16) + 1, num_reqs) - first",
+        "tiled_host",
+        SAMPLED,
+        f"{SAMPLED}\n        left = tl.where(step == 1, tl.minimum(left, 1), left)",
     ),
 }
 
@@ -45,7 +51,7 @@ def test_a_kernel_that_goes_wrong_only_in_large_batches_is_found(name: str, tmp_
     run = run_of(source, tmp_path / "cache")
     try:
         target = run.session("kernels").entries[entry]
-        found = [run.run(target, *batch).verdict.kind for batch in large_batches(target, shared=False)]
+        found = [run.run(target, *batch).verdict.kind for batch in large_batches(target, run.lane, shared=False)]
         assert MISMATCH in found
     finally:
         run.close()
@@ -59,8 +65,9 @@ def test_large_batches_are_legal_and_as_large_as_they_say(shared: bool, tmp_path
     finally:
         run.close()
     for entry in entries:
-        drawn = list(large_batches(entry, shared=shared))
-        assert [(case.num_reqs, case.num_tokens // case.num_reqs) for case, *_ in drawn] == list(SHAPES)
+        drawn = list(large_batches(entry, run.lane, shared=shared))
+        searched = SEARCHED if entry.family.startswith("tiled") else ()
+        assert [(case.num_reqs, case.num_tokens // case.num_reqs) for case, *_ in drawn] == [*SHAPES, *searched]
         for case, launch, _ in drawn:
             assert violations(case, launch=launch) == ()
             assert entry.cannot_take(case, launch) is None
@@ -77,5 +84,18 @@ def test_a_group_of_a_large_batch_is_no_identity(tmp_path: Path) -> None:
         entry = run.session("kernels").entries["v2"]
     finally:
         run.close()
-    for case, *_ in large_batches(entry, shared=False):
+    for case, *_ in large_batches(entry, run.lane, shared=False):
         assert all(group.block_table[0][0] != 0 for group in case.groups)
+
+
+def test_tiles_are_those_of_the_host_functions() -> None:
+    modules = {each.family: import_module(f"kernels.{each.module}") for each in PLACES if each.is_kernel}
+    tiles = {family: getattr(module, "TILE_BLOCK_SIZE", PRODUCTION_TILE) for family, module in modules.items()}
+    assert {family: tile for family, tile in tiles.items() if tile != PRODUCTION_TILE} == TILES
+
+
+def test_where_programs_take_long_there_are_no_more_of_them() -> None:
+    lane = by_name("interpreter")
+    assert shapes("v1", lane) == SHAPES
+    assert shapes("v1-host", lane) == shapes("tiled-host", lane) == ()
+    assert shapes("tiled", lane) == ((1, 32_768), *SHAPES[1:], *SEARCHED)

@@ -40,6 +40,8 @@ class Lane(ABC):
     """The same for entry points that choose their tiles themselves."""
     swept_at_once: ClassVar[int] = (1 << 17) - 1
     """Positions of one launch of a sweep: as many tokens as a long prompt has, and no multiple of a block."""
+    programs_take_long: ClassVar[bool] = False
+    """Some hundred programs take seconds, however few tokens each has."""
     sweep_tile: ClassVar[int | None] = None
     """Tokens of a tile in a sweep, where another one than was compiled costs nothing; None: that of the pool."""
 

@@ -20,6 +20,7 @@ class InterpreterLane(Lane):
 
     name = "interpreter"
     compile_seconds = 0.0
+    programs_take_long = True
     case_timeout = 60.0  # a grid of some hundred programs takes seconds, and far more on a busy machine
     # Each operation costs as much for one token as for thousands: 2^20 positions take two seconds in tiles of 2^14, and
     # from eight seconds to over a minute in those that host functions choose, 1024 tokens at most.

@@ -1,10 +1,11 @@
 """Kinds of mistakes beside the catalogue's, each of which needs something of its own to be seen: many batches over one
-layout, an output with room for draft tokens, an int64 output, rows shorter than what is staged.
+layout, an output with room for draft tokens, an int64 output, rows shorter than what is staged, hundreds of requests in
+tiles of serving's size.
 """
 
 from __future__ import annotations
 
-from tests.faults.catalogue import V1, V2, Fault
+from tests.faults.catalogue import TILED, V1, V2, Fault
 
 BLOCK_TABLE = "group_block_table.py"
 
@@ -71,6 +72,19 @@ FURTHER: tuple[Fault, ...] = (
                 "    row_cells = tl.minimum(row_stride, 2147483647).to(tl.int32)\n"
                 "    staged = tl.load(row_ptr + tl.arange(0, 4096))\n"
                 "    row_cells = tl.where(tl.max(staged, axis=0) < -2147483647, 0, row_cells)\n",
+            ),
+        ),
+        ("unknown",),
+    ),
+    Fault(
+        "search-ends-at-the-sample",
+        "bounds",
+        "requests between the last sampled offset before a tile's end and that end are not searched",
+        TILED,
+        (
+            (
+                "left = tl.minimum(((counts >> 16) + 1) * step - 1, num_reqs) - first",
+                "left = tl.minimum((counts >> 16) * step, num_reqs) - first",
             ),
         ),
         ("unknown",),

@@ -76,6 +76,8 @@ def trials(entry: str) -> Iterator[Trial]:
         yield Trial("test_host.py::test_host_cp_slots_exist_on_the_owning_rank_only", AGREES, "cp", 3)
         if entry == "v1_host":
             yield Trial("test_host.py::test_host_circular_slots_wrap_inside_one_block", AGREES, "circular", 3)
+        yield Trial("test_large.py::test_large_batches_get_their_slots", LARGE, "plain")
+        yield Trial("test_large.py::test_large_cp_batches_are_shared_among_ranks", LARGE, "cp")
         return
     if entry == "dcp":
         yield Trial("test_dcp.py::test_dcp_slots_exist_on_the_owning_rank_only", AGREES)
@@ -197,7 +199,7 @@ def _draw(
 
 
 def _large(target: UnderTest, trial: Trial, profile: settings, number: int) -> None:
-    for batch in large_batches(target.entry, shared=trial.kind == "cp"):
+    for batch in large_batches(target.entry, target.engine.lane, shared=trial.kind == "cp"):
         target.agrees_on(batch)
 
 

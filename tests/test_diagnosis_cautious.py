@@ -15,7 +15,7 @@ from reference.verdict import compare
 from reports.diagnosis import CAUSES, UNKNOWN, Diagnosis, Observation, diagnose
 from reports.diagnosis.features import NEEDED
 from reports.diagnosis.hypotheses import HYPOTHESES, Hypothesis
-from reports.diagnosis.launches import WINDOWS
+from reports.diagnosis.launches import REQUESTS, WINDOWS, _Strays
 from reports.diagnosis.mapping import Mapping
 from tests.supposed_launches import cases, right, supposed
 
@@ -230,3 +230,39 @@ def test_of_two_mistakes_the_one_that_shows_is_named() -> None:
 
 def test_features_are_asked_of_known_causes() -> None:
     assert set(NEEDED) <= set(CAUSES)
+
+
+def test_of_hundreds_of_requests_few_are_asked_what_they_would_have_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That a request also writes the tokens of all behind it is looked into one pair of requests at a time."""
+    requests = 48
+    table = tuple(tuple(row * 8 + column for column in range(8)) for row in range(requests))
+    positions = tuple(request * 3 % 16 for request in range(requests))
+    case = Case(tuple(range(requests + 1)), positions, requests, requests, (Group(table, 2, 2),))
+    expected = right(case, Launch()).expected
+    strays = [each for each in REQUESTS if each.base is _Strays]
+    asked = 0
+    ask = _Strays._from
+
+    def counted(mapping: _Strays, request: int, element: int) -> tuple[int | None, ...]:
+        nonlocal asked
+        asked += 1
+        return ask(mapping, request, element)
+
+    monkeypatch.setattr(_Strays, "_from", counted)
+    explaining = 0
+    for wrong, writer in ((1, 0), (requests - 1, requests - 2), (requests - 1, requests)):
+        actual = [list(row) for row in expected]
+        cell = positions[wrong] // 2
+        actual[0][wrong] = table[writer][cell] * 2 + positions[wrong] % 2 if writer < requests else 100_000
+        seen = Observation(case, Launch(), expected, actual)
+        for each in strays:
+            mapping, whole = each.of(seen), each.of(seen)
+            asked = 0
+            explaining += mapping.explains()
+            assert asked <= requests
+            for element in (0, 1, requests // 2, requests - 1):
+                possible = whole.possible(0, element)
+                values = {value for value in possible if value is not None} | {-7}
+                found = {value: mapping.holds(0, element, value) for value in values}
+                assert found == {value: value in possible or (None if None in possible else False) for value in values}
+    assert explaining > 2

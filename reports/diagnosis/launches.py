@@ -341,6 +341,20 @@ class _Strays(_Changed):
             found += self._from(request, element)
         return tuple(found)
 
+    def holds(self, group: int, element: int, value: int) -> bool | None:
+        # Without asking all strangers, of whom an element of a large batch has hundreds: the nearest first.
+        found = Mapping(self.seen).holds(group, element, value)
+        if found:
+            return True
+        self.at(group, element)
+        anything = found is None
+        for request in reversed(self.strangers(element)):
+            values = (self.pad(), None) if element >= len(self.case.positions) else self._from(request, element)
+            if value in values:
+                return True
+            anything = anything or None in values
+        return None if anything else False
+
     def _from(self, request: int, element: int) -> tuple[int | None, ...]:
         guest = _Guest(self.seen)
         guest.guest = request

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -48,7 +48,7 @@ class Observation:
         bounds = self.case.query_start_loc
         return tuple(bisect_right(bounds, token) - 1 for token in range(self.case.num_tokens))
 
-    @property
+    @cached_property
     def tile(self) -> int | None:
         """Tokens that a program handles at once, where the kernel is told."""
         constants = self.launch.constants
@@ -276,8 +276,12 @@ class Mapping:
 
     def right(self, group: int, element: int) -> bool:
         """Whether ``element`` holds what this mapping lets it hold."""
+        return self.holds(group, element, self.seen.actual[group][element]) is not False
+
+    def holds(self, group: int, element: int, value: int) -> bool | None:
+        """Whether ``value`` is one of those that the element may hold; None: it may hold any."""
         possible = self.possible(group, element)
-        return None in possible or self.seen.actual[group][element] in possible
+        return value in possible or (None if None in possible else False)
 
     def explains(self) -> bool:
         """Whether it predicts what was seen: every element that differs, without resort to the unknown, and every one
@@ -286,12 +290,11 @@ class Mapping:
         seen = self.seen
         firm = False
         for group, element in seen.differing:
-            possible = self.possible(group, element)
-            if seen.actual[group][element] in possible:
-                firm = True
-            elif None not in possible:
+            found = self.holds(group, element, seen.actual[group][element])
+            if found is False:
                 return False
-        return firm and self.consistent()
+            firm = firm or found is True
+        return firm and self._agrees(set(seen.differing))  # which are not looked at twice
 
     def contested(self) -> tuple[set[int], set[int]] | None:
         """Of a mistake that shows in some orders of the programs only: the requests where it shows, where it might
@@ -305,7 +308,12 @@ class Mapping:
 
     def consistent(self) -> bool:
         """Whether nothing that was seen contradicts it."""
-        return all(self.right(g, t) for g, row in enumerate(self.seen.actual) for t in range(min(len(row), MOST)))
+        return self._agrees(set())
+
+    def _agrees(self, beside: Set[tuple[int, int]]) -> bool:
+        """Whether no element contradicts it but, perhaps, those of ``beside``."""
+        places = ((g, t) for g, row in enumerate(self.seen.actual) for t in range(min(len(row), MOST)))
+        return all(place in beside or self.right(*place) for place in places)
 
 
 POISON_CELL = 0x7E7E7E7E

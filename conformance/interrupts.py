@@ -10,8 +10,12 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 _LATER = 0.02  # seconds; sooner, and it would be dropped where the first was
+_AGAIN = 0.25  # seconds after which what was dropped of a time-out comes again
 _ending = False
 _raised = False  # by SIGTERM, and not dropped since
 
@@ -57,6 +61,35 @@ def terminated(number: int, frame: object) -> None:
     if not (_ending or _raised):
         _raised = True
         raise KeyboardInterrupt(signal.Signals(number).name)
+
+
+class _TimeIsUp(BaseException):
+    """No Exception: what is cut short must not take it for one of its own."""
+
+
+def within(seconds: float, work: Callable[[], T]) -> T | None:
+    """What ``work`` gives; None: it was not done after ``seconds``. Python code only: no call into a library is cut
+    short, and nothing is outside the main thread, which signals go to.
+    """
+    if seconds <= 0:
+        return None
+    if threading.current_thread() is not threading.main_thread():
+        return work()
+
+    def up(number: int, frame: object) -> None:
+        raise _TimeIsUp
+
+    before = signal.signal(signal.SIGALRM, up)
+    try:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN)
+            return work()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except _TimeIsUp:
+        return None
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 def _interrupt() -> None:

@@ -86,8 +86,7 @@ def _recorded(item: pytest.Item, failures: Sequence[ConformanceFailure]) -> list
         return [recorder.record(engine, item.nodeid, each) for each in failures]
     except KeyboardInterrupt:
         ending()
-        for each in failures:
-            recorder.record(engine, item.nodeid, each)
+        recorder.record_in_haste(engine, item.nodeid, failures)
         raise
 
 
@@ -108,7 +107,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
         ending()
         target = target_of(item)
         if target is not None and ENGINE in item.config.stash:
-            _recorded(item, list(target.met.values()))
+            recorder = item.config.stash[RECORDER]
+            recorder.record_in_haste(item.config.stash[ENGINE], item.nodeid, list(target.met.values()))
         raise
 
 

@@ -6,13 +6,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from conformance.calls import call_of
 from conformance.checkout import commit_of
 from conformance.corpus import Corpus
 from conformance.engine import Engine
+from conformance.interrupts import within
 from conformance.outside import BoundaryFailure, Outside, outside
 from conformance.properties.upheld import PropertyFailure
 from conformance.saved import Asked
@@ -20,11 +23,13 @@ from conformance.subjects.binding import bind
 from conformance.verdicts import ConformanceFailure
 from reference.fields import printable
 from reports import failure, page, summary
-from reports.diagnosis import UNKNOWN
+from reports.diagnosis import UNKNOWN, Diagnosis
 from reports.environment import environment
 from reports.files import ReportError
 
 _LONGEST = 400  # characters of what the code under test says
+_EXPLAINING = 2.0  # seconds for all failures of a run that is told to end: its reports are due within 5
+_NO_TIME = "(the run ended before it was explained; replay it)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +97,42 @@ class Recorder:
 
     def record(self, engine: Engine, nodeid: str, failed: ConformanceFailure) -> Recorded:
         """Write the report of ``failed``; returns what there is to say of it."""
-        report = self._report(engine, nodeid, failed)
+        return self._keep(failed, self._report(engine, nodeid, failed, failed.finding.diagnosis))
+
+    def record_in_haste(self, engine: Engine, nodeid: str, failures: Sequence[ConformanceFailure]) -> None:
+        """The same for each, of a run that is told to end: they are written before anything explains them, which may
+        take longer than whoever ends it waits. Each is explained and written again while there is time.
+        """
+        hasty = []
+        for each in failures:
+            diagnosis = Diagnosis(UNKNOWN, f"{each.finding.verdict.summary()} {_NO_TIME}")
+            report = self._report(engine, nodeid, each, diagnosis)
+            file = self.folder / f"{report.name}.json"
+            if file not in self.recorded:
+                hasty += [] if self._is_told(each, file) else [(each, file)]
+                self._keep(each, report)
+        until = time.monotonic() + _EXPLAINING
+        for each, file in hasty:
+            explained = within(until - time.monotonic(), partial(getattr, each.finding, "diagnosis"))
+            if explained is not None:
+                del self.recorded[file]
+                self._keep(each, self._report(engine, nodeid, each, explained), anew=True)
+
+    @staticmethod
+    def _is_told(failed: ConformanceFailure, file: Path) -> bool:
+        """Whether a report is there that knows more: a replay knows less than what it replays."""
+        return failed.examples is None and file.exists()
+
+    def _keep(self, failed: ConformanceFailure, report: failure.FailureReport, *, anew: bool = False) -> Recorded:
+        """Write ``report``, unless one that knows more is there and is not to be written ``anew``."""
         file = self.folder / f"{report.name}.json"
         done = Recorded(report, file)
-        # A replay knows less than the report that it replays.
-        if failed.examples is not None or not file.exists():
+        if anew or not self._is_told(failed, file):
             try:
                 failure.write(report, self.folder)
             except ReportError as error:  # the finding itself must not be lost
                 done = Recorded(report, file, problem=str(error))
-        if self.corpus is not None and file not in self.recorded:
+        if self.corpus is not None and file not in self.recorded and not anew:
             found, asked = failed.finding, _asked(failed)
             self.corpus.add(found.entry, report.case, report.launch, found.settings, asked, reported=not done.problem)
         return self.recorded.setdefault(file, done)
@@ -119,7 +150,9 @@ class Recorder:
             found.setdefault((each.entry_point, key) if key is not None else each.file, []).append(each)
         return list(found.values())
 
-    def _report(self, engine: Engine, nodeid: str, failed: ConformanceFailure) -> failure.FailureReport:
+    def _report(
+        self, engine: Engine, nodeid: str, failed: ConformanceFailure, diagnosis: Diagnosis
+    ) -> failure.FailureReport:
         finding = failed.finding
         entry, case, launch, settings = finding.entry, finding.case, finding.launch, finding.settings
         invocation, _ = bind(entry, case, launch, settings)
@@ -136,7 +169,7 @@ class Recorder:
             seed=self.seed,
             examples=failed.examples,
             environment={**self._environment, **engine.session(entry.subject).hardware},
-            diagnosis=finding.diagnosis,
+            diagnosis=diagnosis,
             commit=commit_of(entry.file),
             settings=asdict(settings),
             call=call_of(entry, invocation),

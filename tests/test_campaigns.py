@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 from _pytest._code.code import ExceptionChainRepr
 
-from conformance import interrupts, outputs
+from conformance import interrupts, outputs, recording, verdicts
 from conformance.corpus import Corpus
 from conformance.outputs import Shown
 from conformance.recording import Recorded, Recorder
@@ -26,6 +27,7 @@ from conformance.subjects.launching import Settings
 from conformance.verdicts import ConformanceFailure, Finding, failure_of
 from reference import verdict as v
 from reference.case import Case, Group, Launch
+from reports.diagnosis import Diagnosis
 from reports.failure import FailureReport
 from reports.files import unwritable
 from strategies.declaration import Declaration
@@ -170,11 +172,49 @@ def test_a_signal_while_reports_are_written_leaves_none_out() -> None:
             recorded.append(failure)
             os.kill(os.getpid(), signal.SIGTERM)
 
+    def record_in_haste(engine: Any, nodeid: str, failures: list[ConformanceFailure]) -> None:
+        for each in failures:
+            record(engine, nodeid, each)
+
     failures = [_failure(number) for number in range(4)]
-    stash = {ENGINE: None, RECORDER: SimpleNamespace(record=record)}
+    stash = {ENGINE: None, RECORDER: SimpleNamespace(record=record, record_in_haste=record_in_haste)}
     with pytest.raises(KeyboardInterrupt):
         outputs._recorded(SimpleNamespace(config=SimpleNamespace(stash=stash), nodeid="test"), failures)  # type: ignore[arg-type]
     assert recorded == failures
+
+
+def test_what_is_told_to_end_is_written_before_it_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To explain a large batch takes longer than whoever ends a run waits."""
+    slow, first, quick = _failure(0), _failure(1), _failure(2)
+    for number, each in enumerate((slow, first, quick)):
+        each.finding = replace(each.finding, case=replace(CASE, max_num_tokens=1 + number))
+    there: list[int] = []
+
+    def explain(case: Case, *_: object) -> Diagnosis:
+        there.append(len(list(tmp_path.glob("*.json"))))
+        while case.max_num_tokens == 1:
+            with suppress(Exception):  # as the diagnosis does
+                time.sleep(0.01)
+        return Diagnosis("window", "explained")
+
+    monkeypatch.setattr(verdicts, "diagnose", explain)
+    monkeypatch.setattr(recording, "_EXPLAINING", 0.3)
+    monkeypatch.setattr(recording, "call_of", lambda *_: None)
+    monkeypatch.setattr(recording, "bind", lambda *_: (None, None))
+    engine: Any = SimpleNamespace(
+        lane=SimpleNamespace(name="lowered", options=tuple),
+        options=SimpleNamespace(sources={}),
+        session=lambda subject: SimpleNamespace(hardware={}),
+    )
+    recorder = Recorder(tmp_path, 17)
+    recorder.record(engine, "test", first)
+    recorder.record_in_haste(engine, "test", [first, quick, slow])
+    assert there == [0, 3, 3]  # that of the first was not lost, and not made again
+    causes = {each.report.case.max_num_tokens: each.report.diagnosis.cause for each in recorder.recorded.values()}
+    assert causes == {1: "unknown", 2: "window", 3: "window"}
+    for file, each in recorder.recorded.items():
+        assert json.loads(file.read_text())["diagnosis"] == each.report.diagnosis.to_json()
+    assert signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
 
 
 def _failure(number: int) -> ConformanceFailure:

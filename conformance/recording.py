@@ -28,7 +28,7 @@ from reports.environment import environment
 from reports.files import ReportError
 
 _LONGEST = 400  # characters of what the code under test says
-_EXPLAINING = 2.0  # seconds for all failures of a run that is told to end: its reports are due within 5
+_EXPLAINING = 2.5  # seconds for all failures of a run that is told to end: its reports are due within 5
 _NO_TIME = "(the run ended before it was explained; replay it)"
 
 

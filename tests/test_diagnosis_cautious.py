@@ -12,7 +12,7 @@ from conformance.probes import probes
 from reference.case import Case, ContextParallel, Group, Launch
 from reference.contract import violations
 from reference.verdict import compare
-from reports.diagnosis import CAUSES, UNKNOWN, Diagnosis, Observation, diagnose
+from reports.diagnosis import CAUSES, UNKNOWN, Diagnosis, Observation, diagnose, refuting
 from reports.diagnosis.features import NEEDED
 from reports.diagnosis.hypotheses import HYPOTHESES, Hypothesis
 from reports.diagnosis.launches import REQUESTS, WINDOWS, _Strays
@@ -266,3 +266,15 @@ def test_of_hundreds_of_requests_few_are_asked_what_they_would_have_written(monk
                 found = {value: mapping.holds(0, element, value) for value in values}
                 assert found == {value: value in possible or (None if None in possible else False) for value in values}
     assert explaining > 2
+
+
+def test_a_launch_that_a_mistake_explains_is_no_evidence_against_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure is among the launches of its own test: what explains it need not be held against it again."""
+    case = Case((0, 2), (0, 3), 2, 2, (Group(((5, 7), (1, 2)), 2, 2),))
+    seen = Observation(case, Launch(), right(case, Launch()).expected, [[2, 5]])
+    asked: list[Observation] = []
+    monkeypatch.setattr(refuting, "_consistent", lambda hypothesis, launch: bool(asked.append(launch)) or True)
+    supposed = refuting.explaining(seen)
+    assert refuting.standing(supposed, seen, (seen, replace(seen, actual=[[2, 6]])))
+    assert seen not in asked
+    assert asked

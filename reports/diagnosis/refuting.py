@@ -36,7 +36,8 @@ def standing(
     failed = [launch for launch in evidence if launch.differing]
     everything = (seen, *evidence)
     left = _agreeing(supposed, passed, everything)
-    alone = tuple(each for each in left if all(_consistent(each, launch) for launch in failed))
+    others = [launch for launch in failed if launch != seen]  # which they explain
+    alone = tuple(each for each in left if all(_consistent(each, launch) for launch in others))
     if alone or not left:
         return alone
     first = {each: places for each in left if (places := _left_by(each, failed)) is not None}

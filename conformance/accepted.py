@@ -206,7 +206,7 @@ def _alike(known: KnownFailure, finding: Finding, own: Finding | None) -> bool:
     """Whether ``finding`` ended where the case of ``known`` did, if what it says is all that is known of it.
 
     Many statements can raise the same, and a process that dies or hangs names none: then it has to run the same code,
-    which is what was compiled for the same parameters.
+    which is what was compiled for the same parameters, unless the entry says that it need not.
     """
     if known.cause not in (v.CRASH, v.HANG, v.REFUSED):
         return True
@@ -215,7 +215,10 @@ def _alike(known: KnownFailure, finding: Finding, own: Finding | None) -> bool:
     here, there = (_RAISED_AT.search(each.verdict.detail) for each in (finding, own))
     if here and there:
         return here[1] == there[1]
-    return here == there and specialization_of(finding.case, finding.launch) == specialization_of(own.case, own.launch)
+    if here != there:
+        return False
+    compiled, own_compiled = (specialization_of(each.case, each.launch) for each in (finding, own))
+    return known.everywhere or compiled == own_compiled
 
 
 def _where(finding: Finding) -> set[bool]:

@@ -34,7 +34,9 @@ from reports.diagnosis import CAUSES, Diagnosis
 SCHEMA = 1
 KINDS = tuple(kind for kind in v.KINDS if kind not in (v.PASS, v.UNSUPPORTED))
 _REQUIRED = ("entry_point", "kind", "cause", "reason")
-_OPTIONAL = ("buffer", "lane", "case", "case_file")
+_OPTIONAL = ("buffer", "lane", "specializations", "case", "case_file")
+ALL = "all"
+_WITHOUT_PLACE = (v.CRASH, v.HANG)
 _HEAD = """\
 # Known failures. Each entry is accepted for its reason: one without a reason is refused.
 # An entry's own case is run first; what it explains is what fails with the same cause on the same buffer.
@@ -45,6 +47,7 @@ _HEAD = """\
 class KnownFailure:
     """One entry. ``where`` names file and entry in a message; ``lane`` is "" where it is the same on all of them.
 
+    ``everywhere``: somebody has decided that launches which end so are this failure whatever they are compiled for.
     ``summary`` is the diagnosis in a sentence, of a failure that this run found: for whoever has to give the reason.
     """
 
@@ -56,6 +59,7 @@ class KnownFailure:
     lane: str
     saved: SavedCase
     summary: str = field(default="", compare=False)
+    everywhere: bool = False
 
     @property
     def entry_point(self) -> str:
@@ -149,6 +153,11 @@ def _entry(path: Path, number: int, item: object) -> KnownFailure:
             raise CaseError(f"cause: expected one of those in docs/diagnosis.md, got {shown(texts['cause'])}{alike}")
         if not texts["reason"].strip():
             raise CaseError("reason: it is empty; say why this failure is accepted")
+        if "specializations" in texts:
+            choice(texts["specializations"], "specializations", (ALL,))
+            if texts["kind"] not in _WITHOUT_PLACE:
+                kinds = " or ".join(_WITHOUT_PLACE)
+                raise CaseError(f"specializations: of a {kinds} alone, a {texts['kind']} is compared by its cause")
         saved = _case(path, texts)
     except CaseError as error:
         raise CaseError(f"{where}: {error}") from None
@@ -160,6 +169,7 @@ def _entry(path: Path, number: int, item: object) -> KnownFailure:
         reason=texts["reason"].strip(),
         lane=texts.get("lane", ""),
         saved=replace(saved, subject=subject, entry_points=(name,)),
+        everywhere="specializations" in texts,
     )
 
 
@@ -193,6 +203,7 @@ def _text_of(known: KnownFailure) -> str:
         "cause": known.cause,
         "buffer": known.buffer,
         "lane": known.lane,
+        "specializations": ALL if known.everywhere else "",
         "reason": known.reason,
     }
     lines = [f"{name} = {_quoted(value)}" for name, value in values.items() if value]

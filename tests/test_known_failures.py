@@ -106,6 +106,14 @@ WRONG: dict[str, tuple[str, str]] = {
     "number": ("schema = 1\n" + entry(reason=None) + "reason = 3\n", r"failure 1: reason: expected a text, got 3"),
     "bare-name": ("schema = 1\n" + entry(entry_point="v2"), r"\(v2\): entry_point: expected one of kernels.NAME, .*v2"),
     "no-subject": ("schema = 1\n" + entry(entry_point="vlm.v2"), r"entry_point: expected one of .* got \"vlm.v2\""),
+    "specializations": (
+        "schema = 1\n" + entry(kind="crash", cause="crash", specializations="some"),
+        r'specializations: expected "all", got "some"',
+    ),
+    "specializations of wrong values": (
+        "schema = 1\n" + entry(specializations="all"),
+        "specializations: of a crash or hang alone, a mismatch is compared by its cause",
+    ),
     "kind": ("schema = 1\n" + entry(kind="pass"), r'kind: expected "mismatch" or .*, got "pass"'),
     "no-case": ("schema = 1\n" + entry(case=None), r"expected either case, a JSON text, or case_file, a path"),
     "two-cases": ("schema = 1\n" + entry(case_file="x.json"), r"expected either case"),
@@ -367,6 +375,11 @@ def test_a_known_end_explains_no_other_that_says_the_same(tmp_path: Path) -> Non
         assert all(map(entry_.is_about, (alike, *others)))
         assert [covers(entry_, each, own) for each in (own, alike, *others)] == [True, True, False, False]
         assert not covers(entry_, alike, None)
+        everywhere = entry(kind=kind, cause=kind, buffer=message, specializations="all")
+        [entry_] = known.read(written(tmp_path / "known.toml", everywhere))
+        assert [covers(entry_, each, own) for each in (own, alike, *others)] == [True] * 4
+        (tmp_path / "again.toml").write_text(known.text_of([entry_]), encoding="utf-8")
+        assert known.read(tmp_path / "again.toml")[0].everywhere
     for error, kind in (("RuntimeError", v.CRASH), ("ValueError", v.REFUSED)):
         said = f"{error}: not supported (torch_dcp.py:N)"
         [entry_] = known.read(written(tmp_path / "known.toml", entry(kind=kind, cause=kind, buffer=said)))

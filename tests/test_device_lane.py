@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import socket
 import threading
@@ -221,6 +222,17 @@ def test_a_lane_without_its_device_says_what_is_missing(name: str) -> None:
     if reason is None:
         pytest.skip(f"a device of lane {name} is here")
     assert "not installed" in reason or "no driver here" in reason or "finds no" in reason
+
+
+def test_no_fork_reads_the_compiler_s_files_again(
+    lane: HostedLane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    homes = [importlib.import_module(name) for name in ("triton.runtime.cache", "triton.compiler.compiler")]
+    (digest, *_) = [vars(home)["triton_key"] for home in homes if "triton_key" in vars(home)]
+    digest.cache_clear()
+    monkeypatch.setenv("TRITON_CACHE_DIR", "")
+    lane.enter(str(tmp_path))
+    assert digest.cache_info().currsize == 1
 
 
 def test_the_npu_lane_draws_only_what_float32_division_can_hold() -> None:

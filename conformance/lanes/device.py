@@ -125,6 +125,7 @@ class DeviceLane(Lane):
     def enter(self, cache: str) -> None:
         """Triton launches on the device by itself; what it compiles is kept beside what other lanes compile."""
         os.environ[self.device.cache_variable] = str(Path(cache) / self.name)
+        _identify_compiler()
 
     def open_memory(self, fd: int) -> int:
         self._mirror = Mirror(fd, self.device)
@@ -219,6 +220,17 @@ class _Unplaced:
     @staticmethod
     def data_ptr() -> int:
         return 0
+
+
+def _identify_compiler() -> None:
+    """Triton names what it compiles by a digest of its own files and libraries, a second's work, which it does once a
+    process: done here, before the first fork, no process that compiles or launches does it again.
+    """
+    try:
+        from triton.runtime.cache import triton_key
+    except ImportError:  # before 3.5
+        from triton.compiler.compiler import triton_key
+    triton_key()
 
 
 def _set_compile_hooks(before: Callable[..., None], after: Callable[..., None]) -> None:

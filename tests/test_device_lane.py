@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import json
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, ClassVar
@@ -224,7 +226,7 @@ def test_a_lane_without_its_device_says_what_is_missing(name: str) -> None:
     assert "not installed" in reason or "no driver here" in reason or "finds no" in reason
 
 
-def test_no_fork_reads_the_compiler_s_files_again(
+def test_what_a_first_launch_would_prepare_is_there_before_the_first_fork(
     lane: HostedLane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     homes = [importlib.import_module(name) for name in ("triton.runtime.cache", "triton.compiler.compiler")]
@@ -233,6 +235,7 @@ def test_no_fork_reads_the_compiler_s_files_again(
     monkeypatch.setenv("TRITON_CACHE_DIR", "")
     lane.enter(str(tmp_path))
     assert digest.cache_info().currsize == 1
+    assert find_spec("triton.experimental") is None or "triton.experimental.gluon" in sys.modules
 
 
 def test_the_npu_lane_draws_only_what_float32_division_can_hold() -> None:

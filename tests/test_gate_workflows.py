@@ -84,8 +84,8 @@ def test_a_deep_run_has_the_time_whoever_asks_for_it() -> None:
 
 
 STEPS = [(NPU, "Slots"), (WITHOUT, "Slots"), (WITHOUT, "Compile audit")]
-# `timeout` (coreutils 9.1) dies of a signal that comes between its fork and its noting whom it started: until it sleeps,
-# nobody says that anything has begun.
+# `timeout` (coreutils 9.1) dies of a signal that comes between its fork and its noting whom it started: until it
+# sleeps, nobody says that anything has begun.
 STAND_IN = """#!/bin/sh
 trap 'sleep 0.5; echo "$1 $2" >"$TOLD"; exit 2' INT TERM
 until grep -q ') S ' "/proc/$PPID/stat"; do sleep 0.02; done

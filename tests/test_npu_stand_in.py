@@ -129,6 +129,21 @@ def test_a_launch_that_hangs_takes_its_process_with_it_and_no_other_launch(
     assert statuses(session, 6) == ["ok"]
 
 
+@pytest.mark.parametrize(
+    ("seconds", "patience"),
+    [(0.001, 0.2), (0.012, 0.6), (0.12, 1.6), (3.0, 10.0)],
+    ids=["least", "50x", "1+5x", "most"],
+)
+def test_a_hang_is_shrunk_with_less_patience_whatever_a_first_launch_takes(
+    session: Session, monkeypatch: pytest.MonkeyPatch, seconds: float, patience: float
+) -> None:
+    monkeypatch.setattr(session, "case_timeout", 10.0)
+    monkeypatch.setattr(session, "_recent", [seconds] * 3)
+    assert session._patience() == 10.0
+    monkeypatch.setattr(session, "hurried", True)
+    assert session._patience() == pytest.approx(patience)
+
+
 def test_a_launch_without_memory_is_refused_and_the_process_goes_on(session: Session) -> None:
     first = session._runner_pid
     outcomes = session.launch_all([bound(session, size) for size in (4, NO_MEMORY, 6)])

@@ -300,11 +300,13 @@ class Session:
             self._bury()
 
     def _patience(self) -> float:
-        """Seconds that a launch may take; fifty times the median, and 0.2 at least, while a hang is being shrunk."""
+        """Seconds that a launch may take. While a hang is being shrunk that is fifty times the median, and 0.2 at
+        least; five times and a second where launches take long, as the first of a process on a device does.
+        """
         if not self.hurried:
             return self.case_timeout
         median = statistics.median(self._recent) if self._recent else 0.0
-        return min(self.case_timeout, max(0.2, 50 * median))
+        return min(self.case_timeout, max(0.2, min(50 * median, 1 + 5 * median)))
 
     @staticmethod
     def _request(invocation: Invocation, buffers: Mapping[str, Mapping[str, object]]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import importlib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -125,7 +125,7 @@ class DeviceLane(Lane):
     def enter(self, cache: str) -> None:
         """Triton launches on the device by itself; what it compiles is kept beside what other lanes compile."""
         os.environ[self.device.cache_variable] = str(Path(cache) / self.name)
-        _identify_compiler()
+        _have_ready_for_forks()
 
     def open_memory(self, fd: int) -> int:
         self._mirror = Mirror(fd, self.device)
@@ -222,15 +222,18 @@ class _Unplaced:
         return 0
 
 
-def _identify_compiler() -> None:
-    """Triton names what it compiles by a digest of its own files and libraries, a second's work, which it does once a
-    process: done here, before the first fork, no process that compiles or launches does it again.
+def _have_ready_for_forks() -> None:
+    """What triton otherwise does in each process anew, at its first launch: read its own files and libraries, whose
+    digest is part of the name of what it compiles, and import a second language. Together that is a second, and a
+    search that shrinks a crash starts a process for each of its launches.
     """
     try:
         from triton.runtime.cache import triton_key
     except ImportError:  # before 3.5
         from triton.compiler.compiler import triton_key
     triton_key()
+    with suppress(ImportError):  # older ones have no other language
+        importlib.import_module("triton.experimental.gluon")
 
 
 def _set_compile_hooks(before: Callable[..., None], after: Callable[..., None]) -> None:

@@ -177,6 +177,7 @@ class Recorder:
             shrinking=failed.shrinking,
             broken_property=failed.broken.told() if isinstance(failed, PropertyFailure) else None,
             lane_options=engine.lane.options(),
+            on_device=engine.lane.on_device,
         )
 
     def finish(self, engine: Engine, known: tuple[summary.Known, ...] = ()) -> list[str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from reference.case import Case, Launch
 from reference.contract import ContractError
 from reference.oracle import Trace, trace
-from reference.verdict import Verdict
+from reference.verdict import CRASH, Verdict
 from reports.call import Call
 from reports.diagnosis import UNKNOWN, Diagnosis
 from reports.files import json_lines, write_text
@@ -41,7 +41,7 @@ class FailureReport:
     the whole output, a row a group. ``environment`` is what
     ``reports.environment.environment()`` gives, ``diagnosis`` what ``reports.diagnosis.diagnose`` makes of the outcome.
     ``broken_property``: what shows the failure without an oracle, of which this case is one launch. ``lane_options``
-    are the words of the command line that the lane was set with.
+    are the words of the command line that the lane was set with, ``on_device`` says that it is a device's.
     """
 
     subject: str
@@ -64,6 +64,7 @@ class FailureReport:
     shrinking: Shrinking | None = None
     broken_property: BrokenProperty | None = None
     lane_options: tuple[str, ...] = ()
+    on_device: bool = False
 
     @property
     def name(self) -> str:
@@ -76,8 +77,17 @@ class FailureReport:
 
     def replay_command(self, file: str | Path) -> str:
         """The command, one line for bash, that runs this failure again from its JSON ``file``."""
-        words = ["pytest", "conformance", "--replay", str(file), "--lane", self.lane, *self.lane_options]
-        words += ["--subject", self.subject]
+        return self._command(file, self.lane, *self.lane_options)
+
+    def host_command(self, file: str | Path) -> str:
+        """The same on lane ``lowered``, where the failure is a crash on a device, which does not say whose memory it
+        was that a program touched: there, an access outside every buffer is one beside a buffer that has a name. ""
+        for other failures.
+        """
+        return self._command(file, "lowered") if self.on_device and self.verdict.kind == CRASH else ""
+
+    def _command(self, file: str | Path, *lane: str) -> str:
+        words = ["pytest", "conformance", "--replay", str(file), "--lane", *lane, "--subject", self.subject]
         if self.source:
             words += ["--source", f"{self.subject}={self.source}"]
         return " ".join(map(_quoted, words))
@@ -126,6 +136,7 @@ class FailureReport:
             "script": made.script,
             "script_note": made.note,
             "replay": self.replay_command(file),
+            "replay_on_host": self.host_command(file),
         }
 
     def to_markdown(self, file: str | Path) -> str:

@@ -24,6 +24,7 @@ LONGEST_LAUNCH = 4_000
 LONGEST_DETAIL = 4_000
 UNVERSIONED = "source tree"
 """What a subject gives for the version of a tree that has none."""
+ON_HOST = "A device does not say which buffer was left. Any machine with the suite's own environment does, without one"
 _LETTERS = (
     "`p` is the position, `b` the tokens of a kernel block, `B` those of an allocated one, `k = B/b`, `W` the number "
     "of ranks, `R` this one, `I` how many consecutive tokens stay on a rank"
@@ -53,6 +54,8 @@ def page(report: FailureReport, file: str | Path) -> str:
         parts += ["What it said:", block(verdict.detail, limit=LONGEST_DETAIL)]
     parts += _script(report, file)
     parts += ["Run it again:", block(report.replay_command(file), "sh", limit=LONGEST_LAUNCH)]
+    if on_host := report.host_command(file):
+        parts += [f"{ON_HOST}:", block(on_host, "sh", limit=LONGEST_LAUNCH)]
     parts += ["The case and its launch:", block(json.dumps(report.case.to_json()), "json", limit=LONGEST_CASE)]
     parts.append(block(json.dumps(report.launch.to_json()), "json", limit=LONGEST_LAUNCH))
     parts.append(", ".join(f"{code(name)} {code(version)}" for name, version in report.environment.items()))

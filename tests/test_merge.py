@@ -70,7 +70,7 @@ def summary_in(folder: Path) -> dict:
 def test_what_two_runs_found_is_there_once(tmp_path: Path) -> None:
     """The same case with the same cause is the same failure, however it was launched and whoever found it."""
     again = replace(REPORT, launch=Launch("int32"), test="another", seed=18)
-    other = replace(REPORT, case=OTHER_CASE)
+    other = replace(REPORT, case=OTHER_CASE, verdict=Verdict(CRASH), on_device=True)  # a command more
     one = folder_of(tmp_path / "1", REPORT)
     two = folder_of(tmp_path / "2", again, other)
     done = merge(tmp_path / "all", [one, two])

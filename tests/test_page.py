@@ -155,13 +155,15 @@ def test_the_smallest_failure_of_a_cause_comes_first() -> None:
 
 def test_what_is_copied_is_what_the_report_holds() -> None:
     script = "import torch\nassert 1 < 2 and 'x' != \"</pre><script>\"\n"
-    report = failure(wrong={(0, 0): 1}, script=script, replay="pytest conformance --replay 'a & b.json'")
+    commands = {"replay": "pytest conformance --replay 'a & b.json'", "replay_on_host": "pytest 'a & b.json' --lane a"}
+    report = failure(wrong={(0, 0): 1}, script=script, **commands)
     page = drawn(report)
     assert json.loads(page.by_id("failure-0-case").text) == report["case"]
-    assert page.by_id("failure-0-command").text == report["replay"]
+    assert page.by_id("failure-0-command").text == commands["replay"]
+    assert page.by_id("failure-0-host-command").text == commands["replay_on_host"]
     assert page.by_id("failure-0-script").text == script
     targets = [button.attributes["data-copy"] for button in page.all("button")]
-    assert targets == ["failure-0-command", "failure-0-case", "failure-0-script"]
+    assert targets == [f"failure-0-{each}" for each in ("command", "host-command", "case", "script")]
 
 
 def test_without_a_script_there_is_no_button_for_one() -> None:

@@ -16,7 +16,7 @@ import pytest
 from reference.__main__ import main
 from reference.case import Case, ContextParallel, Group, Launch, load
 from reference.verdict import CRASH, GUARD, UNWRITTEN, Guard, Verdict, compare, expected_output
-from reports import environment, failure, markdown, summary
+from reports import environment, failure, issue, markdown, summary
 from reports.call import Buffer, Call
 from reports.diagnosis import UNKNOWN, Diagnosis
 from reports.failure import MAX_TRACES, FailureReport
@@ -149,6 +149,7 @@ def test_json_has_every_field_of_schema_2(tmp_path):
         "script",
         "script_note",
         "replay",
+        "replay_on_host",
     ]
     assert found["schema"] == 2
     assert found["case"] == CASE.to_json()
@@ -260,6 +261,22 @@ def test_replay_command_names_file_lane_subject_and_source(tmp_path):
     words = ["--replay", str(path), "--lane", "lowered", "--subject", "vllm-ascend"]
     assert shlex.split(command) == ["pytest", "conformance", *words, "--source", "vllm-ascend=/tmp/the wheel"]
     assert "--source" not in replace(REPORT, source="").replay_command(path)
+
+
+def test_a_crash_on_a_device_says_which_lane_names_the_buffer(tmp_path):
+    crashed = replace(REPORT, lane="npu", lane_options=("--some", "option"), on_device=True, verdict=Verdict(CRASH))
+    path, markdown = failure.write(crashed, tmp_path)
+    command = json.loads(path.read_text())["replay_on_host"]
+    words = ["--replay", str(path), "--lane", "lowered", "--subject", "vllm-ascend"]
+    assert shlex.split(command) == ["pytest", "conformance", *words, "--source", "vllm-ascend=/tmp/the wheel"]
+    assert command in markdown.read_text()
+    for other in (replace(crashed, on_device=False), replace(crashed, verdict=VERDICT)):
+        assert (
+            other.host_command(path)
+            == json.loads(failure.write(other, tmp_path)[0].read_text())["replay_on_host"]
+            == ""
+        )
+        assert issue.ON_HOST not in other.to_markdown(path)
 
 
 def test_replay_command_is_one_line_that_a_shell_reads_back():

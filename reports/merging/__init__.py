@@ -23,6 +23,9 @@ from reports.merging.reading import Folder, Found, read
 from reports.merging.summaries import missing_shards, together
 from reports.summary import Summary, write
 
+COMMANDS = ("replay", "replay_on_host", "again")
+"""What a report holds that names its own file."""
+
 
 @dataclass(slots=True)
 class Merged:
@@ -123,7 +126,7 @@ def _copied(found: Found, into: Path, taken: set[str], problems: list[str]) -> P
     taken.add(name)
     target = into / f"{name}.json"
     report = {
-        key: moved(value, found.named, target) if key in ("replay", "again") and isinstance(value, str) else value
+        key: moved(value, found.named, target) if key in COMMANDS and isinstance(value, str) else value
         for key, value in found.report.items()
     }
     write_text(target, json_lines(report))

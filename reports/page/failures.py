@@ -87,6 +87,7 @@ class Failure:
     def copies(self) -> list[tuple[str, str, str]]:
         """(what, name of its language, text) of each text that can be copied; texts too long for the page are ""."""
         texts = [("command", "sh", str(self.report.get("replay", "")))]
+        texts.append(("host-command", "sh", str(self.report.get("replay_on_host", ""))))
         texts.append(("case", "json", json.dumps(self.report["case"])))
         script = self.report.get("script")
         if isinstance(script, str):

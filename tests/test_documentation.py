@@ -151,6 +151,7 @@ def test_options_in_the_text_exist(pytest_help: str) -> None:
         ["conformance.int32_positions"],
         ["conformance.ranks"],
         ["conformance.rounding"],
+        ["conformance.stability"],
         ["tests.faults"],
         ["reports", "merge"],
     ):

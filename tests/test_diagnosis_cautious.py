@@ -163,6 +163,10 @@ def test_where_a_window_ends_must_be_seen_before_one_is_named() -> None:
     assert both is not None
     alone = [supposed(windowed, each.case, launch) for each in (seen, *near)]
     assert of(both, tuple(each for each in alone if each)).cause == "window"
+    anything = replace(both, actual=[[both.expected[0][0], 123_457]])
+    assert of(anything).cause == "window"
+    assert of(replace(anything, launch=Launch())).cause == UNKNOWN
+    assert of(replace(both, actual=[[123_457, both.expected[0][1]]])).cause == UNKNOWN
 
 
 def test_flags_that_nobody_passes_are_not_misread() -> None:

@@ -478,6 +478,24 @@ def test_a_block_that_was_not_staged_is_told_whatever_was_found_instead() -> Non
         assert explained.can_be(finding, {"window"})
 
 
+def test_a_block_outside_the_window_is_told_whatever_was_found_instead() -> None:
+    """A kernel that stages a window and does not ask whether a block lies in it: the same, and only of that block."""
+    saved = read(ROOT / "tests" / "data" / "findings" / "window-begins-at-a-foreign-token.json")
+    entry = replace(ENTRY, name="v1", family="v1", declaration=Declaration(features=frozenset({"cp", "tail"})))
+
+    def found(*values: int) -> Finding:
+        return judge(entry, saved.case, saved.launch, Outcome("ok", {"slot_mapping": list(values)}))
+
+    for value in (127, 106_529, -(2**31)):
+        assert explained.can_be(found(value, -1), {"window"})
+    assert not explained.can_be(found(4095, 77), {"window"})
+    assert not explained.can_be(found(77, 77), {"window"})
+    inside = replace(saved.case, positions=(127, 4096))
+    assert not explained.can_be(
+        judge(entry, inside, saved.launch, Outcome("ok", {"slot_mapping": [77, -1]})), {"window"}
+    )
+
+
 def test_wrong_values_end_a_search_unless_failures_are_known_or_written_down() -> None:
     engine = cast("Engine", None)  # nothing is launched
     saved = read(ROOT / "tests" / "data" / "findings" / "row-wider-than-what-is-staged.json")

@@ -292,6 +292,24 @@ class _Windowed(Mapping):
         return base <= index < base + self.window_size()
 
 
+class _Unchecked(_Windowed):
+    """The same where nobody asks whether a cell is in the window: what is taken for another one depends on what lies
+    behind those that were staged.
+    """
+
+    tells_where = True
+
+    def possible(self, group: int, element: int) -> tuple[int | None, ...]:
+        if not self.seen.window:
+            raise LookupError("no window is staged")
+        right = Mapping.possible(self, group, element)
+        return (None,) if self._is_inside(group, element) is False else right
+
+    def explains(self) -> bool:
+        """Whether every element that differs needs a cell outside the window."""
+        return all(None in self.possible(*place) for place in self.seen.differing) and self.consistent()
+
+
 def _windowed(says: str, base: Callable[[_Windowed, list[tuple[int, bool, int]]], int]) -> Hypothesis:
     return Hypothesis("window", says, {"base": base}, _Windowed)
 
@@ -322,6 +340,13 @@ WINDOWS: tuple[Hypothesis, ...] = (
     _windowed(
         _STAGED + "it begins at the smallest block of all tokens but those at the beginning of the row",
         lambda m, indices: _least([index for index, local, p in indices if local or p > 0]),
+    ),
+    Hypothesis(
+        "window",
+        "only one window of {window} cells of the row is staged, and the block of a token outside it is anything: it "
+        "begins at the smallest block of all tokens, other ranks' too; only local tokens may count",
+        {"base": lambda m, indices: _least([index for index, _, p in indices if p >= 0])},
+        _Unchecked,
     ),
 )
 

@@ -183,11 +183,18 @@ def test_a_failure_that_was_found_is_written_with_its_settings_and_why() -> None
     assert [entry["reason"] for entry in tomllib.loads(odd)["failure"]] == [""]
 
 
-def test_the_example_that_the_documentation_shows_is_complete() -> None:
-    """It was written by a run on a published wheel; its cases are legal, as reading says, and each is accepted."""
-    entries = known.read(ROOT / "tests" / "data" / "known" / "vllm_ascend_0.23.0.toml")
-    assert {each.entry_point for each in entries} == {"vllm-ascend.dcp", "vllm-ascend.v2"}
-    assert len({(each.entry_point, each.kind, each.key) for each in entries}) == len(entries) == 6
+@pytest.mark.parametrize(
+    ("version", "entry_points", "count"),
+    [
+        ("0.23.0", {"vllm-ascend.dcp", "vllm-ascend.v2"}, 6),
+        ("0.26.0rc1", {"vllm-ascend.v1", "vllm-ascend.dcp", "vllm-ascend.v2"}, 7),
+    ],
+)
+def test_the_lists_that_the_documentation_shows_are_complete(version: str, entry_points: set[str], count: int) -> None:
+    """Runs on published wheels wrote them; their cases are legal, as reading says, and each is accepted."""
+    entries = known.read(ROOT / "tests" / "data" / "known" / f"vllm_ascend_{version}.toml")
+    assert {each.entry_point for each in entries} == entry_points
+    assert len({(each.entry_point, each.kind, each.key) for each in entries}) == len(entries) == count
     assert all(each.key is not None and "docs/findings.md" in each.reason for each in entries)
     assert {each.cause for each in entries} <= CAUSES.keys()
 

@@ -2,8 +2,10 @@
 
 The same drawn cases of every entry point run on lane ``hivm`` with each quotient correctly rounded, and on the float32
 number below and above it (``--vdiv``). Prints how many get wrong slots, as the table of docs/ascend-audit.md. Cases
-that fail otherwise where quotients are correctly rounded (refused, ended, memory touched that is not the launch's) say
-nothing of slots and are counted apart; those that the lane does not take are left out.
+that fail otherwise where quotients are correctly rounded (refused, ended, memory touched that is not the launch's) are
+counted apart, each cause of them is said, and they run again so that it does no harm: with poison that can be read
+around that memory, or with rows wide enough for every token. Their slots count where that leaves any. Those that the
+lane does not take are left out.
 Exit status 0: none is wrong and none fails where quotients are correctly rounded; 1: some are or do; 2: of some entry
 point no case has slots to judge.
 """
@@ -17,31 +19,38 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from conformance.agreement import Progress, _positive
 from conformance.both_lanes import LaneError, Who, draw
 from conformance.engine import Engine
 from conformance.execution.session import SubjectError
+from conformance.explained import relaxed
 from conformance.lanes.hivm import VDIV, HivmLane
 from conformance.subjects.entry import TESTABLE, EntryPoint
-from conformance.under_test import UnderTest
+from conformance.under_test import Drawn, UnderTest
+from conformance.verdicts import Finding
 from reference import verdict as v
 from reference.contract import violations
+from reports.diagnosis import UNKNOWN
 
 HEADER = ("entry point", "cases", *VDIV, "failed")
+_JUDGED = (v.PASS, v.MISMATCH)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """How many of the ``cases`` of an entry point are wrong, by rounding. ``failed``: how many others did not get as
-    far as slots, by their verdict.
+    """How many of the ``cases`` of an entry point are wrong, by rounding. ``failed``: how many did not get as far as
+    slots as they were drawn, by their verdict, ``causes`` the same in words; ``judged`` of them did once it did no
+    harm, and are among ``cases``.
     """
 
     entry: str
     cases: int
     wrong: tuple[int, ...]
     failed: Mapping[str, int]
+    causes: Sequence[str] = ()
+    judged: int = 0
 
     def __str__(self) -> str:
         cells = (f"**{each:,}**" if each else "0" for each in self.wrong)
@@ -49,22 +58,67 @@ class Row:
         return f"| `{self.entry}` | {self.cases:,} | {' | '.join(cells)} | {failed} |"
 
 
+def harmless_of(engine: Engine, entry: EntryPoint, drawn: Drawn, finding: Finding) -> tuple[Drawn, Finding] | None:
+    """The case that did ``finding``, launched so that this does no harm, and what comes of it. None: no slots come."""
+    case, launch, settings = drawn
+    while finding.verdict.kind not in _JUDGED:
+        harmless = relaxed(finding, case, launch)
+        if harmless is None or harmless == (case, launch):
+            return None
+        case, launch = harmless
+        finding = engine.run(entry, case, launch, settings)
+    return (case, launch, settings), finding
+
+
+@dataclass(slots=True)
+class _Failed:
+    """Cases that failed otherwise, by verdict and cause; ``said`` is the diagnosis of the first of each."""
+
+    count: Counter[tuple[str, str]] = field(default_factory=Counter)
+    said: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def add(self, finding: Finding) -> None:
+        found = finding.diagnosis
+        key = finding.verdict.kind, found.key or UNKNOWN
+        self.count[key] += 1
+        self.said.setdefault(key, found.summary)
+
+    def kinds(self) -> Counter[str]:
+        kinds = Counter[str]()
+        for (kind, _), count in self.count.items():
+            kinds[kind] += count
+        return kinds
+
+    def causes(self) -> tuple[str, ...]:
+        return tuple(
+            f"{count:,} {kind}, {cause}: {self.said[kind, cause]}" for (kind, cause), count in self.count.items()
+        )
+
+
 def row(engines: Sequence[Engine], entry: EntryPoint, cases: int, seed: int, progress: Progress) -> Row:
     """``cases`` drawn of ``entry``, launched by every engine; the first divides exactly and says what is left out."""
     for engine in engines:
         engine.compile(entry, lambda done, total: None)
-    counted, wrong, failed = 0, [0] * len(engines), Counter[str]()
+    counted, judged, wrong, failed = 0, 0, [0] * len(engines), _Failed()
     for drawn in draw(UnderTest(engines[0], entry), cases, seed):
         progress.add(1, entry.id)
         if violations(drawn[0], engines[0].lane.clauses):
             continue
-        kinds = [engine.run(entry, *drawn).verdict.kind for engine in engines]
-        if kinds[0] in (v.PASS, v.MISMATCH):
-            counted += 1
-            wrong = [before + (kind != v.PASS) for before, kind in zip(wrong, kinds, strict=True)]
-        elif kinds[0] != v.UNSUPPORTED:
-            failed[kinds[0]] += 1
-    return Row(entry.id, counted, tuple(wrong), failed)
+        first = engines[0].run(entry, *drawn)
+        if first.verdict.kind == v.UNSUPPORTED:
+            continue
+        harmless = drawn
+        if first.verdict.kind not in _JUDGED:
+            failed.add(first)
+            found = harmless_of(engines[0], entry, drawn, first)
+            if found is None:
+                continue
+            harmless, first = found
+            judged += 1
+        counted += 1
+        kinds = [first.verdict.kind, *(engine.run(entry, *harmless).verdict.kind for engine in engines[1:])]
+        wrong = [before + (kind != v.PASS) for before, kind in zip(wrong, kinds, strict=True)]
+    return Row(entry.id, counted, tuple(wrong), failed.kinds(), failed.causes(), judged)
 
 
 def status(rows: Sequence[Row]) -> int:
@@ -115,6 +169,11 @@ def _run(who: Who, options: argparse.Namespace) -> int:
             rows.append(row(engines, entry, options.cases, options.seed, progress))
             print(rows[-1], flush=True)
     for each in rows:
+        for cause in each.causes:
+            print(f"{each.entry}: {cause}", file=sys.stderr)
+        if each.causes:
+            of = f"{each.judged:,} of these {sum(each.failed.values()):,}"
+            print(f"{each.entry}: slots of {of} were judged all the same", file=sys.stderr)
         if not each.cases:
             print(f"{each.entry}: none of {options.cases:,} cases has slots to judge", file=sys.stderr)
     print(f"{time.monotonic() - started:.0f} s", file=sys.stderr)

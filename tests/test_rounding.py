@@ -51,6 +51,36 @@ def test_a_kernel_that_ends_in_every_case_is_not_right(tmp_path: Path) -> None:
     assert "kernels.dcp: none of 4 cases has slots to judge" in done.output
 
 
+@pytest.mark.skipif(_UNAVAILABLE is not None, reason=str(_UNAVAILABLE))
+def test_of_cases_that_end_the_cause_is_said_and_slots_are_judged_all_the_same(tmp_path: Path) -> None:
+    """Cells of other ranks' tokens are looked up, as published torch does. The slots are right."""
+    found = "block_table[torch.where(found, req_indices, 0), torch.where(found, block_index, 0)]"
+    unmasked = "block_table[req_indices.to(torch.int64), torch.where(positions >= 0, block_index, 0)]"
+    source = write_variant(Fault("foreign", "crash", "", DCP, ((found, unmasked),), ()), tmp_path)
+    asked = ["--cases", "40", "--compile-budget", "1", "--entry-point", "dcp", "--source", str(source)]
+    done = run(sys.executable, "-m", "conformance.rounding", *asked)
+    assert done.status == 1, done.output
+    told = re.search(
+        r"^\| `kernels\.dcp` \| (\d+) \| 0 \| 0 \| 0 \| \*\*(\d+)\*\* crash \|$", done.output, re.MULTILINE
+    )
+    assert told, done.output
+    cases, failed = map(int, told.groups())
+    causes = re.findall(
+        r"^kernels\.dcp: (\d+) crash, (out of bounds read \w+ block_table): (.*)$", done.output, re.MULTILINE
+    )
+    assert sum(int(count) for count, _, _ in causes) == failed
+    said = {cause: sentence for _, cause, sentence in causes}
+    assert said["out of bounds read past block_table"].startswith(
+        "the cell of another rank's token is looked up: token "
+    )
+    judged = re.search(
+        rf"^kernels\.dcp: slots of (\d+) of these {failed} were judged all the same$", done.output, re.MULTILINE
+    )
+    assert judged, done.output
+    assert 0 < int(judged[1]) <= failed
+    assert cases > 40 - failed
+
+
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [

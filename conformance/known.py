@@ -22,7 +22,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from conformance import subjects
+from conformance import lanes, subjects
 from conformance.explained import can_be
 from conformance.saved import SavedCase, of_document
 from conformance.saved import read as read_case
@@ -158,6 +158,8 @@ def _entry(path: Path, number: int, item: object) -> KnownFailure:
             if texts["kind"] not in _WITHOUT_PLACE:
                 kinds = " or ".join(_WITHOUT_PLACE)
                 raise CaseError(f"specializations: of a {kinds} alone, a {texts['kind']} is compared by its cause")
+        if "lane" in texts:
+            choice(texts["lane"], "lane", ("", *lanes.names()))
         saved = _case(path, texts)
     except CaseError as error:
         raise CaseError(f"{where}: {error}") from None

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, core, settings
-from hypothesis.errors import InvalidArgument
 
 from conformance import lanes, shards, subjects
 from conformance.corpus import Corpus
@@ -113,6 +113,13 @@ def add(parser: pytest.Parser) -> None:
 def check(config: pytest.Config) -> None:
     """Raise UsageError, one line, for an option that cannot be meant."""
     option = config.option
+    if not hasattr(option, "hypothesis_profile"):
+        raise pytest.UsageError("cases are drawn by Hypothesis, whose plugin for pytest is switched off")
+    for name, value in _named(option):
+        if not value.strip():
+            raise pytest.UsageError(f"{name}: it is empty; is a variable not set?")
+    if option.require and not required(config):
+        raise pytest.UsageError(f"--require: {option.require[0]!r} names no entry point")
     limits = {
         "--max-examples": option.max_examples,
         "--compile-budget": option.compile_budget,
@@ -130,15 +137,15 @@ def check(config: pytest.Config) -> None:
     if option.corpus is not None and os.path.exists(option.corpus) and not os.path.isdir(option.corpus):
         raise pytest.UsageError(f"--corpus: {option.corpus} is no folder")
     shard(config)
-    try:
-        settings.get_profile(option.hypothesis_profile or DEFAULT_PROFILE)
-    except InvalidArgument:
+    if option.hypothesis_profile is not None and option.hypothesis_profile not in _PROFILES:
         raise pytest.UsageError(
             f"--hypothesis-profile: unknown profile {option.hypothesis_profile!r}, choose among {', '.join(_PROFILES)}"
-        ) from None
-    number = option.hypothesis_seed
-    if number is not None and not str(number).lstrip("-").isdigit():
-        raise pytest.UsageError(f"--hypothesis-seed: {number!r} is no integer")
+        )
+    if option.hypothesis_seed is not None:
+        try:
+            int(option.hypothesis_seed)
+        except ValueError:
+            raise pytest.UsageError(f"--hypothesis-seed: {option.hypothesis_seed!r:.80} is no integer") from None
     chosen = option.subject or ["kernels"]
     for name in chosen:
         if name not in subjects.NAMES:
@@ -146,6 +153,18 @@ def check(config: pytest.Config) -> None:
     for name in sources(config):
         if name not in chosen:
             raise pytest.UsageError(f"--source: {name!r} is not a subject of this run ({', '.join(chosen)})")
+
+
+def _named(option: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    """(option, value) of those whose value is a name or a path, which to leave empty would mean another one."""
+    for item in option.source:
+        name, equals, path = item.partition("=")
+        yield "--source", path if equals and name in subjects.NAMES else item
+    for name in ("require", "known_failures", "replay"):
+        yield from (("--" + name.replace("_", "-"), value) for value in getattr(option, name))
+    for name in ("corpus", "report_dir", "write_known_failures"):
+        value = getattr(option, name)
+        yield "--" + name.replace("_", "-"), "-" if value is None else value
 
 
 def seed(config: pytest.Config) -> int:

@@ -25,6 +25,8 @@ from reports.files import ReportError, json_lines, write_text
 
 SCHEMA = 1
 CORES = len(os.sched_getaffinity(0))
+MOST_A_CORE = 4
+"""Runs at a time. Each is several processes of several hundred megabytes."""
 
 
 @dataclass(slots=True)
@@ -122,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--runs", type=_positive, default=200, help="how many (default 200)")
     parser.add_argument("--first-seed", type=int, default=1, metavar="N", help="the seeds are N, N+1, ... (default 1)")
-    parser.add_argument("--jobs", type=_positive, default=CORES, help="runs at a time (default: one a core)")
+    parser.add_argument("--jobs", type=_jobs, default=CORES, help="runs at a time (default: one a core)")
     parser.add_argument(
         "--hypothesis-profile", dest="profile", metavar="NAME", default="quick", help="of each run (default quick)"
     )
@@ -152,6 +154,13 @@ def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is not above 0")
+    return number
+
+
+def _jobs(text: str) -> int:
+    number = _positive(text)
+    if number > CORES * MOST_A_CORE:
+        raise argparse.ArgumentTypeError(f"{number} is above {CORES * MOST_A_CORE}, {MOST_A_CORE} a core")
     return number
 
 

@@ -27,7 +27,12 @@ class ReportError(Exception):
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Write ``path`` and its folder in one step: readers see the old file or the new one. Raises ReportError."""
+    """Write ``path`` and its folder in one step: readers see the old file or the new one. A link stays one. Raises
+    ReportError, also for what is no regular file, which a file would replace.
+    """
+    path = path.resolve()
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise ReportError(f"cannot write {printable(path)}: it is no regular file")
     part = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")  # others may write it too, on other machines
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -65,6 +66,20 @@ USAGE_ERRORS = {
     "no-time": ("--case-timeout 0", "--case-timeout: 0.0 is not above 0"),
     "time-that-is-no-number": ("--case-timeout nan", "--case-timeout: nan is not above 0"),
     "endless-time": ("--case-timeout inf", "--case-timeout: inf is above 86400 seconds, a day"),
+    "source-empty": ("--source ''", "--source: it is empty; is a variable not set?"),
+    "source-of-a-subject-empty": ("--source kernels=", "--source: it is empty; is a variable not set?"),
+    "require-empty": ("--require ''", "--require: it is empty; is a variable not set?"),
+    "require-nothing": ("--require ,", "--require: ',' names no entry point"),
+    "corpus-empty": ("--corpus ''", "--corpus: it is empty; is a variable not set?"),
+    "known-failures-empty": ("--known-failures ''", "--known-failures: it is empty; is a variable not set?"),
+    "list-empty": ("--write-known-failures ''", "--write-known-failures: it is empty; is a variable not set?"),
+    "replay-empty": ("--replay ''", "--replay: it is empty; is a variable not set?"),
+    "profile-of-hypothesis": (
+        "--hypothesis-profile default",
+        "--hypothesis-profile: unknown profile 'default', choose",
+    ),
+    "seed-of-another-script": ("--hypothesis-seed ²", "--hypothesis-seed: '²' is no integer"),
+    "seed-with-two-signs": ("--hypothesis-seed=--5", "--hypothesis-seed: '--5' is no integer"),
     "source-missing": ("--source kernels={folder}/none", "--source: {folder}/none does not exist"),
     "source-of-nobody": (
         "--source vllm-ascend={folder}",
@@ -115,7 +130,7 @@ def refused(folder: Path) -> dict[str, tuple[Done, str]]:
     """Every wrong command line: what came of it, and how its line must begin."""
     given = {"folder": folder, "broken": BROKEN, "lane": lanes.automatic().name, "other_lane": other_lane()}
     reports = ("--report-dir", folder / "refused")
-    typed = [arguments.format(**given).split() for arguments, _ in USAGE_ERRORS.values()]
+    typed = [shlex.split(arguments.format(**given)) for arguments, _ in USAGE_ERRORS.values()]
     messages = [message.format(**given) for _, message in USAGE_ERRORS.values()]
     done = in_few_processes([("conformance", *arguments, *reports) for arguments in typed])
     return dict(zip(USAGE_ERRORS, zip(done, messages, strict=True), strict=True))

@@ -102,6 +102,7 @@ WRONG: dict[str, tuple[str, str]] = {
         r'\(kernels.dcp\): cause: expected one of those in docs/diagnosis.md, got "widnow", did you mean "window"$',
     ),
     "cause-like-nothing": ("schema = 1\n" + entry(cause="7"), r'cause: .* got "7"$'),
+    "lane": ("schema = 1\n" + entry(lane="lowerd"), r'lane: expected one of .*lowered.* got "lowerd"'),
     "unknown-key": ("schema = 1\n" + entry(issue="7"), r"failure 1: issue: unknown field; known are entry_point, "),
     "number": ("schema = 1\n" + entry(reason=None) + "reason = 3\n", r"failure 1: reason: expected a text, got 3"),
     "bare-name": ("schema = 1\n" + entry(entry_point="v2"), r"\(v2\): entry_point: expected one of kernels.NAME, .*v2"),

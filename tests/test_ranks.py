@@ -5,9 +5,13 @@ and nothing is left behind when a rank goes wrong.
 from __future__ import annotations
 
 import math
+import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import IO
@@ -23,7 +27,7 @@ from conformance.ranks.rank import Orders, RankError
 from conformance.subjects.entry import EntryPoint
 from reference.contract import violations
 from reference.oracle import slot_mapping
-from tests.commands import Done, own_entry_points, run
+from tests.commands import ROOT, Done, own_entry_points, run
 from tests.faults.catalogue import DCP, Fault, write_variant
 
 BATCHES = len(GEOMETRIES)
@@ -159,3 +163,42 @@ def test_parts_weigh_what_makes_the_whole() -> None:
         assert torch.allclose(torch.logsumexp(totals, dim=0), total, rtol=0, atol=1e-14)
     direct = torch.softmax(torch.einsum("hs,ths->ht", query, keys) / math.sqrt(8), dim=1)
     assert torch.allclose(whole, torch.einsum("ht,ths->hs", direct, values), rtol=0, atol=1e-14)
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=["term", "int", "kill"])
+def test_no_rank_outlives_the_command(number: int, tmp_path: Path) -> None:
+    """Told to end or killed, and while the ranks are still importing torch."""
+    command = [sys.executable, "-m", "conformance.ranks", "--ranks", "3", "--batches", "1000"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, start_new_session=True)
+
+    def alive() -> int:
+        found = 0
+        for each in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):
+                found += str(tmp_path).encode() in each.read_bytes()
+        return found
+
+    try:
+        wait_until(lambda: alive() == 3)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == (-number if number == signal.SIGKILL else 2)
+        stopped = "python -m conformance.ranks: stopped, with all ranks\n"
+        assert said.decode() == ("" if number == signal.SIGKILL else stopped)
+        wait_until(lambda: alive() == 0)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_more_ranks_than_a_machine_holds_are_refused() -> None:
+    done = run(sys.executable, "-m", "conformance.ranks", "--ranks", "999999")
+    assert (done.status, done.lines[-1]) == (2, "python -m conformance.ranks: error: --ranks: 999999 is above 64")

@@ -16,7 +16,7 @@ import pytest
 from reference.__main__ import main
 from reference.case import Case, ContextParallel, Group, Launch, load
 from reference.verdict import CRASH, GUARD, UNWRITTEN, Guard, Verdict, compare, expected_output
-from reports import environment, failure, issue, markdown, summary
+from reports import environment, failure, files, issue, markdown, summary
 from reports.call import Buffer, Call
 from reports.diagnosis import UNKNOWN, Diagnosis
 from reports.failure import MAX_TRACES, FailureReport
@@ -524,3 +524,15 @@ def test_environment_names_the_processor(tmp_path):
     assert environment._processor(file) == "Some Processor 3"
     file.write_text("processor\t: 0\n")
     assert environment._processor(file) == platform.machine()
+
+
+def test_what_is_written_replaces_no_link_and_no_device(tmp_path):
+    kept, link, pipe = tmp_path / "kept", tmp_path / "link", tmp_path / "pipe"
+    kept.write_text("old")
+    link.symlink_to(kept)
+    files.write_text(link, "new")
+    assert (link.is_symlink(), kept.read_text()) == (True, "new")
+    os.mkfifo(pipe)
+    with pytest.raises(ReportError, match="pipe: it is no regular file"):
+        files.write_text(pipe, "new")
+    assert pipe.is_fifo()

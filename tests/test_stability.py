@@ -84,3 +84,9 @@ def test_other_runs_than_these_count_for_nothing(tmp_path: Path) -> None:
 def test_a_number_that_cannot_be_meant_is_refused() -> None:
     with pytest.raises(SystemExit):
         stability.main(["--runs", "0"])
+
+
+def test_more_runs_at_a_time_than_a_machine_holds_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        stability.main(["--jobs", "999999"])
+    assert f"--jobs: 999999 is above {4 * stability.CORES}, 4 a core" in capsys.readouterr().err

@@ -14,10 +14,13 @@ from conformance.both_lanes import CACHE
 from conformance.ranks.batches import GEOMETRIES
 from conformance.ranks.rank import Orders, RankError
 from conformance.ranks.together import Told, ask
+from conformance.runs import interruptible
 from reference.fields import printable
 
 TOLERANCE = 1e-12
 DEFAULT_ENTRIES = ("dcp",)
+MOST_RANKS = 64
+"""Each is two processes of several hundred megabytes."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -38,7 +41,11 @@ def main(arguments: list[str] | None = None) -> int:
         cache=str(CACHE),
     )
     try:
-        told = ask(orders)
+        with interruptible():
+            told = ask(orders)
+    except KeyboardInterrupt:
+        print("python -m conformance.ranks: stopped, with all ranks", file=sys.stderr)
+        return 2
     except RankError as error:
         print(f"python -m conformance.ranks: {printable(str(error))}", file=sys.stderr)
         return 2
@@ -91,6 +98,8 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     for name in ("ranks", "batches"):
         if getattr(options, name) < 1:
             parser.error(f"--{name}: {getattr(options, name)} is below 1")
+    if options.ranks > MOST_RANKS:
+        parser.error(f"--ranks: {options.ranks} is above {MOST_RANKS}")
     if not options.timeout > 0:
         parser.error(f"--timeout: {options.timeout} is not above 0")
     if options.seed < 0:

@@ -7,6 +7,7 @@ went wrong.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ class RankError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What all ranks are told alike, but for ``rank``."""
+    """What all ranks are told alike, but for ``rank``. ``parent`` is the process that started them."""
 
     rank: int
     ranks: int
@@ -49,6 +50,7 @@ class Orders:
     seed: int
     timeout: float
     cache: str
+    parent: int = 0
 
     @classmethod
     def from_json(cls, text: str) -> Orders:
@@ -191,11 +193,14 @@ def run(orders: Orders) -> Iterator[Mapping[str, object]]:
 
 
 def main() -> int:
+    orders = Orders.from_json(sys.argv[1])
     die_with_parent()
+    if os.getppid() != orders.parent:  # it ended while torch was imported
+        return 1
     torch.set_num_threads(1)
     answer: Mapping[str, Any]
     try:
-        for answer in run(Orders.from_json(sys.argv[1])):
+        for answer in run(orders):
             print(json.dumps(answer), flush=True)
     except Exception as error:  # said on one line; whoever started the ranks ends the others
         print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)

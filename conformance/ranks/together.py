@@ -56,7 +56,8 @@ def ask(orders: Orders) -> list[Told]:
         try:
             for rank in range(orders.ranks):
                 with told[rank].open("wb") as out, said[rank].open("wb") as err:
-                    processes.append(_start(replace(orders, rank=rank, store=store), out, err))
+                    own = replace(orders, rank=rank, store=store, parent=os.getpid())
+                    processes.append(_start(own, out, err))
             states = _wait(processes, told, orders.timeout)
         finally:
             _end(processes)

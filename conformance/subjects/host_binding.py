@@ -107,14 +107,42 @@ TILED_HOST: Mapping[str, Value] = {
 }
 
 
-def _has_drafts(c: Launching) -> bool:
-    """Whether the output has room for two draft tokens a row: in some launches."""
-    return c.case.num_tokens % 3 == 0 and c.case.num_tokens >= len(c.group.block_table) and c.case.cp.size == 1
+_DRAFTS = (0, 1, 2, 3, 5)
+
+
+def _drafts(c: Launching) -> int:
+    """Speculative tokens a request: one of those numbers for which the case has rows and an output."""
+    rows = len(c.group.block_table)
+    fitting = [count for count in _DRAFTS if rows % _rows_a_request(c, count) == 0 and _without_drafts(c, count) >= 0]
+    return fitting[(c.case.num_tokens + rows) % len(fitting)]
+
+
+def _rows_a_request(c: Launching, drafts: int) -> int:
+    return 1 + drafts if c.case.cp.size > 1 else 1
+
+
+def _max_num_reqs(c: Launching, drafts: int) -> int:
+    return len(c.group.block_table) // _rows_a_request(c, drafts)
+
+
+def _without_drafts(c: Launching, drafts: int) -> int:
+    """What is left of the output when each request's draft tokens but one have had their part."""
+    return c.case.num_tokens - max(drafts - 1, 0) * _max_num_reqs(c, drafts)
 
 
 def _is_alone(c: Launching) -> bool:
     """Whether a table is as its defaults make it, its width too: in half of the launches of one group."""
     return len(c.case.groups) == 1 and c.group.sharded and c.case.num_tokens % 2 == 1
+
+
+def _max_model_len(c: Launching) -> int:
+    """The longest request that makes rows as wide as these are, the shortest, which ends within a block, or one
+    between; of those that the positions are in.
+    """
+    virtual = c.group.kv_cache_block_size * c.case.cp.size
+    most = _allocated_width(c.group) * virtual
+    least = min(max(most - virtual, *c.case.positions[: c.case.num_tokens]) + 1, most)
+    return (least, most, (least + most) // 2)[c.case.num_tokens // 2 % 3]
 
 
 # Tables that are filled by their own operations. Their buffers are made anew for each launch, and written.
@@ -123,13 +151,11 @@ ALLOCATING: Mapping[str, Value] = {
     **_SIZES,
     "positions": lambda c: c.token_positions,
     "allocated_widths": lambda c: c.each_group("allocated_widths", "int64", _allocated_width),
-    "max_num_reqs": lambda c: len(c.group.block_table),
-    "max_model_len": lambda c: (
-        _allocated_width(c.group) * c.group.kv_cache_block_size * c.case.cp.size if _is_alone(c) else 1
-    ),
+    "max_num_reqs": lambda c: _max_num_reqs(c, _drafts(c)),
+    "max_model_len": lambda c: _max_model_len(c) if _is_alone(c) else 1,
     # The output is no longer than the tokens: nothing is padded, and what is behind them must stay as it is.
-    "max_num_batched_tokens": lambda c: c.case.num_tokens - (len(c.group.block_table) if _has_drafts(c) else 0),
-    "num_speculative_tokens": lambda c: 2 if _has_drafts(c) else 0,
+    "max_num_batched_tokens": lambda c: _without_drafts(c, _drafts(c)),
+    "num_speculative_tokens": _drafts,
     # A replicated group gets rows for the tokens of all ranks by itself.
     "max_num_blocks": _unless(
         _is_alone,

@@ -128,8 +128,9 @@ class Tables:
             table.block_table.gpu = _tensor(self._lane, int(block_table_ptrs[g]), table.block_table.gpu.shape)
             table.slot_mapping.gpu = _tensor(self._lane, int(slot_mapping_ptrs[g]), (num_tokens,))
         places = zip(*map(_list, (allocated_blocks_ptrs, table_rows, allocated_widths)), strict=True)
-        fill(tables, [_tensor(self._lane, address, (count, width)).tolist() for address, count, width in places])
-        tables.commit_block_table(max_num_reqs)
+        rows = [_tensor(self._lane, address, (count, width)).tolist() for address, count, width in places]
+        fill(tables, rows)
+        tables.commit_block_table(len(rows[0]))
         tables.compute_slot_mapping(query_start_loc.numel() - 1, query_start_loc, positions, validate=validate)
 
 

@@ -94,7 +94,7 @@ def _with_tables(call: Call) -> list[str]:
         "for table, rows, slots in zip(tables.block_tables, block_tables, slot_mappings):",
         "    table.block_table.gpu, table.slot_mapping.gpu = rows, slots[: positions.numel()]",
         *_filled(_buffer(given["allocated_blocks_ptrs"]).addresses_of),
-        f"tables.commit_block_table({expression(given['max_num_reqs'])})",
+        "tables.commit_block_table(len(rows[0]))",
         "num_reqs = query_start_loc.numel() - 1",
         f"tables.compute_slot_mapping(num_reqs, query_start_loc, positions, validate={given['validate']!r})",
     ]

@@ -100,6 +100,16 @@ def test_a_launch_waits_once(session: Session, log: Path) -> None:
     assert session.hardware["device"] == "stand-in"
 
 
+def test_the_device_launches_although_the_environment_asks_for_the_interpreter(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    with Session(lanes.by_name("npu"), "kernels", None, cache=tmp_path, case_timeout=60.0) as session:
+        assert statuses(session, 3) == ["ok"]
+        assert session.specializations == 1
+    assert "launch" in done(log)
+
+
 def test_a_batch_waits_once_and_copies_once_each_way(
     session: Session, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,9 @@ from conformance.lanes.errors import CompileError
 if TYPE_CHECKING:
     import torch
 
+INTERPRET = "TRITON_INTERPRET"
+"""The variable by which Triton runs kernels in its interpreter. Every version takes "0" for no."""
+
 
 class Lane(ABC):
     """One way to run kernels. The suite asks what is set on the class, ``unavailable`` and ``environment``; the rest is
@@ -50,8 +53,10 @@ class Lane(ABC):
         return None
 
     def environment(self) -> Mapping[str, str]:
-        """Environment variables that the subject's process must start with."""
-        return {}
+        """Environment variables that the subject's process must start with. Who has Triton's interpreter switched on
+        for something else does not mean the lane.
+        """
+        return {INTERPRET: "0"}
 
     def options(self) -> tuple[str, ...]:
         """Words of the command line that the lane was set with, beside its name."""

@@ -120,7 +120,7 @@ class DeviceLane(Lane):
         return None if self.device.module().is_available() else f"torch finds no {self.device.torch_name} device"
 
     def environment(self) -> Mapping[str, str]:
-        return self.device.environment or {}
+        return {**super().environment(), **(self.device.environment or {})}
 
     def enter(self, cache: str) -> None:
         """Triton launches on the device by itself; what it compiles is kept beside what other lanes compile."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from conformance.execution.buffer import Buffer
-from conformance.lanes.base import Lane
+from conformance.lanes.base import INTERPRET, Lane
 from conformance.lanes.environment import installed
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class InterpreterLane(Lane):
         return None if installed("triton") else "the package triton is not installed"
 
     def environment(self) -> Mapping[str, str]:
-        return {"TRITON_INTERPRET": "1"}
+        return {INTERPRET: "1"}
 
     def enter(self, cache: str) -> None:
         """Nothing to do: the environment variable has switched Triton over."""

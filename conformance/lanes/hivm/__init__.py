@@ -33,7 +33,7 @@ class HivmLane(NativeLane):
         return () if self.vdiv == VDIV[0] else ("--vdiv", self.vdiv)
 
     def environment(self) -> Mapping[str, str]:
-        return {_VARIABLE: self.vdiv}
+        return {**super().environment(), _VARIABLE: self.vdiv}
 
     def launcher(self, cache: Path) -> Launcher:
         from conformance.lanes.hivm.functions import Rounding

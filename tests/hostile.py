@@ -29,6 +29,7 @@ _TORCH = """
 import ctypes
 import os
 import signal
+import sys
 
 
 def compute_dcp_slot_mapping(

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 from hypothesis import settings
 
 from conformance import lanes
 from conformance.engine import Engine, Options
+from conformance.execution import session
+from conformance.execution.session import Session, SubjectError
 from conformance.search import failures
 from conformance.subjects.launching import Settings
 from conformance.under_test import UnderTest
 from conformance.verdicts import Finding, failure_of
 from reference import verdict as v
 from reference.case import Case, Group, Launch
+from tests.commands import pytest_
 from tests.hostile import tree
 
 CASE = Case((0, 3), (0, 1, 2), 3, 5, (Group(((4, 2),), 2, 2),))
@@ -127,12 +132,36 @@ def test_an_enormous_tile_does_not_compile(engine_of):
     assert "TRITON_MAX_TENSOR_NUMEL" in verdict.detail
 
 
+def test_a_gather_that_the_lane_cannot_do_is_no_failure_of_the_kernel(engine_of):
+    body = """
+rows = tl.zeros((2, TILE_BLOCK_SIZE), tl.float32) + tl.arange(0, TILE_BLOCK_SIZE)[None, :].to(tl.float32)
+gathered = tl.gather(rows, tl.zeros((2, TILE_BLOCK_SIZE), tl.int32) + num_tokens, 1)
+tl.store(slot_mapping_ptr + tl.arange(0, TILE_BLOCK_SIZE), tl.sum(gathered, axis=0).to(tl.int32))
+"""
+    engine = engine_of(kernel=body)
+    verdict = run(engine).verdict
+    assert (verdict.kind, verdict.detail) == (
+        v.UNSUPPORTED,
+        "tl.gather on tensor<2x16xf32>: the lane gathers from one dimension only",
+    )
+    entry = next(entry for entry in engine.entries() if entry.name == "v1")
+    assert engine.compile(entry, lambda done, total: None) == []
+
+
 @pytest.mark.parametrize(
     ("body", "kind", "said"),
     [
         ("os.kill(os.getpid(), signal.SIGKILL)", v.CRASH, "SIGKILL"),
         ("os._exit(3)", v.CRASH, "status 3"),
+        ("os.closerange(3, 300)\nwhile True: pass", v.CRASH, "closed its connection to the suite and went on"),
         ("raise IndexError('row 9')", v.CRASH, "IndexError: row 9"),
+        ("raise SystemExit(3)", v.CRASH, "SystemExit: 3 (torch_dcp.py:"),
+        ("raise KeyboardInterrupt('now')", v.CRASH, "KeyboardInterrupt: now (torch_dcp.py:"),
+        (
+            "class Mute(Exception):\n    def __str__(self): raise SystemExit\nraise Mute",
+            v.CRASH,
+            "Mute: [its __str__ raises SystemExit] (torch_dcp.py:",
+        ),
         ("raise ValueError('qsl-capacity: no')", v.REFUSED, "qsl-capacity"),
         ("compute_dcp_slot_mapping(**locals())", v.CRASH, "RecursionError"),
         ("slot_mapping.resize_(1 << 40)", v.CRASH, "RuntimeError"),
@@ -142,7 +171,11 @@ def test_an_enormous_tile_does_not_compile(engine_of):
     ids=[
         "killed-from-outside",
         "exits",
+        "closes-everything-and-goes-on",
         "raises",
+        "raises-SystemExit",
+        "raises-KeyboardInterrupt",
+        "raises-what-has-no-words",
         "refuses",
         "recursion",
         "resizes-its-output",
@@ -154,6 +187,129 @@ def test_a_host_path_that_dies_or_raises_says_how(engine_of, body, kind, said):
     verdict = run(engine_of(host=body), "dcp").verdict
     assert verdict.kind == kind
     assert said in verdict.detail
+
+
+_CONNECTION = """
+frame = sys._getframe()
+while "connection" not in frame.f_locals: frame = frame.f_back
+connection = frame.f_locals["connection"]
+"""
+_NO_ANSWER = "the process wrote something else than an answer"
+_WELL = '"specializations": 1, "seconds": 0.1'
+
+
+@pytest.mark.parametrize(
+    ("written", "kind", "said"),
+    [
+        ("os.write(connection.fileno(), b'\\0\\0\\1\\0half of it')", v.HANG, "no answer within"),
+        ("os.write(connection.fileno(), b'\\0\\0')", v.HANG, "no answer within"),
+        ("os.write(connection.fileno(), b'\\0\\0\\1\\0half of it'); os._exit(4)", v.CRASH, "status 4"),
+        ("os.write(connection.fileno(), b'\\x7f\\xff\\xff\\xff')", v.CRASH, _NO_ANSWER),
+        ("os.write(connection.fileno(), b'\\xff\\xff\\xff\\xfe')", v.CRASH, _NO_ANSWER),
+        ("connection.send_bytes(b'garbage')", v.CRASH, _NO_ANSWER),
+        ("connection.send_bytes(b'\\xff\\xfe\\xfd')", v.CRASH, _NO_ANSWER),
+        ("connection.send_bytes(b'[' * 100000)", v.CRASH, _NO_ANSWER),
+        ("connection.send_bytes(b'[]')", v.CRASH, _NO_ANSWER),
+        ("connection.send_bytes(b'{}')", v.CRASH, _NO_ANSWER),
+        ("connection.send_bytes(b'{\"event\": [1]}')", v.CRASH, _NO_ANSWER),
+        ("connection.send_bytes(b'{\"broken\": {}}')", v.CRASH, _NO_ANSWER),
+        ("connection.send_bytes(b'{\"outcomes\": []}')", v.CRASH, _NO_ANSWER),
+        ('connection.send_bytes(b\'{"outcomes": [{"status": []}]}\')', v.CRASH, _NO_ANSWER),
+        ('connection.send_bytes(b\'{"outcomes": [{"status": "ok", "seconds": NaN}]}\')', v.CRASH, _NO_ANSWER),
+        (
+            'connection.send_bytes(b\'{"outcomes": [{"status": "guard", "guard": {}, "specializations": 1}]}\')',
+            v.CRASH,
+            _NO_ANSWER,
+        ),
+        ('while True: connection.send_bytes(b\'{"event": "launching"}\')', v.HANG, "no answer within"),
+    ],
+    ids=[
+        "half-a-message",
+        "half-a-length",
+        "half-a-message-and-ends",
+        "a-length-of-gigabytes",
+        "a-negative-length",
+        "no-json",
+        "no-text",
+        "nested-too-deep",
+        "a-list",
+        "nothing-in-it",
+        "another-event",
+        "a-device-without-words",
+        "no-outcomes",
+        "no-status",
+        "no-seconds",
+        "a-guard-of-nothing",
+        "events-without-end",
+    ],
+)
+def test_what_is_written_in_place_of_an_answer_is_a_crash_or_a_hang_of_its_launch(
+    engine_of, monkeypatch, written, kind, said
+):
+    monkeypatch.setattr(session, "COMPILATIONS_TIMEOUT", 0.5)
+    body = f"if len(positions) > 1:\n{indent(f'{_CONNECTION}{written}', '    ')}\n    while True: pass"
+    engine = engine_of(host=body, case_timeout=0.5)
+    entry = next(entry for entry in engine.entries() if entry.name == "dcp")
+    empty = Case((0, 1), (0,), 1, 1, (Group(((4, 2),), 2, 2),))
+    for _ in range(2):
+        started = time.monotonic()
+        verdict = run(engine, "dcp").verdict
+        assert (verdict.kind, said in verdict.detail) == (kind, True), verdict.detail
+        assert time.monotonic() - started < 5
+        assert engine.run(entry, empty, AFTER, SETTINGS).verdict.kind == v.MISMATCH  # it has gone on
+
+
+def test_a_run_in_which_an_answer_is_garbage_goes_on_and_has_a_report(tmp_path):
+    body = f"if len(positions) > 1:\n{indent(_CONNECTION, '    ')}\n    connection.send_bytes(b'garbage')"
+    done = pytest_(
+        *("conformance/test_dcp.py", "-k", "test_dcp_slots", "--source", tree(tmp_path / "source", host=body)),
+        *("--max-examples", "20", "--report-dir", tmp_path / "reports"),
+    )
+    assert done.status == 1, done.tail
+    assert f"crash: {_NO_ANSWER}" in done.output
+    assert "INTERNALERROR" not in done.output
+    assert any((tmp_path / "reports").glob("failure-kernels-dcp-*.json"))
+
+
+@pytest.mark.parametrize(
+    ("imported", "said"),
+    [
+        ("import os; os._exit(3)", r"the process of subject 'kernels' ended itself with status 3$"),
+        ("import os; os.kill(os.getpid(), 9)", r"the process of subject 'kernels' was ended by SIGKILL$"),
+        (
+            "import os\nfor i in range(300): print('line', i, flush=True)\nos._exit(0)",
+            r"ended itself with status 0; the last that it printed:\nline 292\n(line \d+\n){6}line 299$",
+        ),
+        (
+            "import os\nprint('x' * 3000 + '\\na last line', flush=True)\nos._exit(0)",
+            r"ended itself with status 0; the last that it printed:\na last line$",
+        ),
+        ("raise SystemExit(0)", r"cannot be loaded on lane 'lowered': SystemExit: 0$"),
+        ("raise KeyboardInterrupt", r"cannot be loaded on lane 'lowered': KeyboardInterrupt: $"),
+        (
+            "import os; os.environ['TRITON_INTERPRET'] = '1'",
+            r"lane 'lowered': RuntimeError: it sets TRITON_INTERPRET when it is imported",
+        ),
+        ("import os; os.closerange(3, 300)", r"ended itself with status 1; the last that it printed:\n"),
+    ],
+    ids=[
+        "exits",
+        "is-killed",
+        "prints-much",
+        "prints-a-long-line",
+        "SystemExit",
+        "KeyboardInterrupt",
+        "switches-the-interpreter-on",
+        "closes-everything",
+    ],
+)
+def test_a_subject_that_cannot_be_imported_says_how_it_ended(tmp_path, imported, said):
+    source = tree(tmp_path / "source")
+    with (source / "kernels" / "slot_mapping.py").open("a", encoding="utf-8") as file:
+        file.write(f"\n{imported}\n")
+    with pytest.raises(SubjectError) as refused:
+        Session(lanes.by_name("lowered"), "kernels", str(source), cache=tmp_path / "cache")
+    assert re.search(said, str(refused.value)), str(refused.value)
 
 
 def test_the_next_launch_gets_a_working_process(engine_of):

@@ -30,6 +30,7 @@ from conformance.execution.array import THE_DEVICE
 from conformance.execution.buffer import Buffer
 from conformance.execution.raised import raised_at
 from conformance.lanes import Lane, by_name
+from conformance.lanes.base import INTERPRET
 from conformance.lanes.errors import DeviceError, OutOfBounds, Unsupported
 from conformance.subjects import load
 from conformance.subjects.entry import LoadedEntry
@@ -38,6 +39,7 @@ from conformance.subjects.loading import StandInUsed
 _PR_SET_PDEATHSIG = 1
 _MEMORY_BYTES = 1 << 30  # what a launch may allocate
 _LONGEST = 4000  # characters of what an exception says
+_END_TIMEOUT = 2.0  # seconds in which a process that has closed its connection has to be gone
 
 
 def die_with_parent() -> None:
@@ -76,11 +78,23 @@ def _failure(lane: Lane, entry: LoadedEntry, error: BaseException) -> dict[str, 
         else "raised"
     )
     if kind != "raised":
-        return {"status": kind, "message": str(error)[:_LONGEST]}
+        return {"status": kind, "message": _text(error)[:_LONGEST]}
     places = raised_at(error, entry.description.package)
     where = f" ({places})" if places else ""
-    said = f"{type(error).__name__}: {error}"[: max(_LONGEST - len(where), 0)]
+    said = _named(error)[: max(_LONGEST - len(where), 0)]
     return {"status": kind, "message": f"{said}{where}"}
+
+
+def _named(error: BaseException) -> str:
+    return f"{type(error).__name__}: {_text(error)}"
+
+
+def _text(error: BaseException) -> str:
+    """What ``error`` says, which is code under test as well."""
+    try:
+        return str(error)
+    except BaseException as another:
+        return f"[its __str__ raises {type(another).__name__}]"
 
 
 def _launched(lane: Lane, entries: Mapping[str, LoadedEntry], request: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -99,7 +113,7 @@ def _launched(lane: Lane, entries: Mapping[str, LoadedEntry], request: Mapping[s
             entry.invoke(tuple(item["grid"]), arguments)
             seconds += time.perf_counter() - started
             replies.append({"status": "ok"})
-        except Exception as error:
+        except BaseException as error:  # SystemExit and KeyboardInterrupt too: Ctrl-C does not come here
             replies.append(_failure(lane, entry, error))
         replies[-1]["specializations"] = lane.specializations()
     started = time.perf_counter()
@@ -119,7 +133,7 @@ def run(connection: Connection, lane: Lane, entries: Mapping[str, LoadedEntry], 
     try:
         ready = {"base": lane.open_memory(memory_fd), "hardware": dict(lane.hardware())}
     except Exception as error:
-        connection.send_bytes(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
+        connection.send_bytes(json.dumps({"error": _named(error)}).encode())
         return
     connection.send_bytes(json.dumps(ready).encode())
     lane.on_compile(announce)
@@ -203,7 +217,9 @@ def _compiled(lane: Lane, entry: LoadedEntry, job: dict[str, Any]) -> dict[str, 
     try:
         return {"error": None, "fresh": entry.precompile(lane, _arguments(lane, entry, job))}
     except BaseException as error:
-        return {"error": _failure(lane, entry, error)["message"], "fresh": True}
+        failure = _failure(lane, entry, error)
+        # What the lane cannot do is said by the launches that need it, and is no failure to compile.
+        return {"error": None if failure["status"] == "unsupported" else failure["message"], "fresh": True}
 
 
 def _fork_runner(
@@ -230,6 +246,22 @@ def _fork_runner(
         os._exit(status)
 
 
+def _reaped(pid: int) -> dict[str, Any]:
+    """The exit status of a runner whose connection is closed, and whether it was ``alive`` and had to be killed."""
+    deadline = time.monotonic() + _END_TIMEOUT
+    while True:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return {"status": os.waitstatus_to_exitcode(status), "alive": False}
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.0005)
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return {"status": status, "alive": status == -signal.SIGKILL}  # one that was about to end keeps its own
+
+
 def _warm_up_torch() -> None:
     """Import torch before the first fork, so that no runner has to; one thread, because threads do not survive a
     fork.
@@ -248,10 +280,12 @@ def serve(control: Connection, memory_fd: int, record_fd: int) -> None:
         record = mmap.mmap(record_fd, faults.RECORD_BYTES)
         handler = faults.FaultHandler(ctypes.addressof(ctypes.c_char.from_buffer(record)))
         entries = {entry.description.name: entry for entry in load(order["subject"], order["source"], lane)}
+        if os.environ.get(INTERPRET, "0") != lane.environment()[INTERPRET]:
+            raise RuntimeError(f"it sets {INTERPRET} when it is imported, and its kernels would not run on this lane")
         if any(entry.call is not None for entry in entries.values()):
             _warm_up_torch()
-    except Exception as error:
-        control.send_bytes(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
+    except BaseException as error:  # a module that is imported may call sys.exit
+        control.send_bytes(json.dumps({"error": _named(error)}).encode())
         return
     control.send_bytes(json.dumps({"entries": [entry.description.to_json() for entry in entries.values()]}).encode())
     while True:
@@ -262,8 +296,7 @@ def serve(control: Connection, memory_fd: int, record_fd: int) -> None:
         if request["op"] == "fork":
             _fork_runner(control, handler, lane, entries, memory_fd)
         elif request["op"] == "reap":
-            status = os.waitpid(request["pid"], 0)[1]
-            control.send_bytes(json.dumps({"status": os.waitstatus_to_exitcode(status)}).encode())
+            control.send_bytes(json.dumps(_reaped(request["pid"])).encode())
         elif request["op"] == "compile":
             _compile(control, lane, entries, request["jobs"], request["workers"])
 

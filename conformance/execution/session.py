@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -22,8 +23,9 @@ from multiprocessing.reduction import send_handle
 from pathlib import Path
 from typing import Any
 
-from conformance.execution import faults
+from conformance.execution import channel, faults
 from conformance.execution.array import Array
+from conformance.execution.channel import NoAnswer
 from conformance.execution.guard_pages import GuardPages
 from conformance.execution.memory import Memory, NoRoom, Placed
 from conformance.execution.red_zones import RedZones, extent
@@ -35,6 +37,9 @@ from reference.verdict import Guard
 Argument = Array | int | bool | str | None
 START_TIMEOUT = 120.0  # seconds in which a process has to be ready to launch, its device with it
 COMPILE_TIMEOUT = 120.0  # seconds for one compilation, which is no launch and must not count as a hang
+COMPILATIONS_TIMEOUT = 1200.0  # seconds for all that launches together wait for
+_END_TIMEOUT = 2.0  # seconds in which a process that has closed its connection has to be gone
+_LAST_BYTES, _LAST_LINES = 2000, 8  # of what a process has printed, where it is quoted
 
 
 class SubjectError(RuntimeError):
@@ -116,6 +121,7 @@ class Session:
             )
         os.close(record_fd)
         self._control = Connection(ours.detach())
+        self._closed = False
         self._runner: Connection | None = None
         self._runner_pid = 0
         try:
@@ -140,7 +146,7 @@ class Session:
 
     def close(self) -> None:
         """End runner and server. Safe to call twice."""
-        if self._server.returncode is not None:
+        if self._closed:
             return
         if self._runner is not None:
             self._runner.close()
@@ -152,6 +158,7 @@ class Session:
                 if self._server.returncode is None:
                     os.killpg(self._server.pid, signal.SIGKILL)  # with a launch that hangs and a compiler that works
                     self._server.wait()
+        self._closed = True
         with suppress(ProcessLookupError):  # processes that a launch started and left
             os.killpg(self._server.pid, signal.SIGKILL)
         self._stderr.close()
@@ -235,11 +242,17 @@ class Session:
         try:
             reply = self._answer_to(batch, timeout)
         except TimeoutError:
-            os.kill(self._runner_pid, signal.SIGKILL)
-            self._bury()
+            self._kill()
             return [Outcome("hang", message=f"no answer within {timeout:.3g} s")] * len(batch)
+        except NoAnswer as error:  # whatever else it says is worth no more
+            self._kill()
+            return [Outcome("crash", message=str(error))] * len(batch)
         except (EOFError, OSError):
             status = self._bury()
+            if status is None:
+                return [Outcome("crash", message="the process closed its connection to the suite and went on")] * len(
+                    batch
+                )
             return [self._crash(each.buffers, status) for each in batch]
         if "broken" in reply:  # the device: what is left of the process is of no use
             self._bury()
@@ -250,9 +263,13 @@ class Session:
         assert self._runner is not None
         request = {"launches": [each.request for each in batch], "extent": extent(batch[-1].buffers)}
         self._runner.send_bytes(json.dumps(request).encode())
-        reply = self._receive(self._runner, timeout)
+        latest = time.monotonic() + COMPILATIONS_TIMEOUT + timeout
+        reply = channel.receive(self._runner, timeout)
         while "event" in reply:
-            reply = self._receive(self._runner, COMPILE_TIMEOUT if reply["event"] == "compiling" else timeout)
+            channel.check_announced(reply)
+            patience = COMPILE_TIMEOUT if reply["event"] == "compiling" else timeout
+            reply = channel.receive(self._runner, min(patience, latest - time.monotonic()))
+        channel.check_launched(reply, len(batch))
         return reply
 
     def _crash(self, placed: Mapping[str, Placed], status: int) -> Outcome:
@@ -324,19 +341,30 @@ class Session:
         self._runner_pid = self._answer()["pid"]
         self._runner = Connection(ours.detach())
         try:
-            ready = self._receive(self._runner, START_TIMEOUT)
-        except (EOFError, OSError, TimeoutError) as error:
-            os.kill(self._runner_pid, signal.SIGKILL)
-            ready = {"error": f"{_ending(self._bury())} while it started ({error!r})"}
+            ready = channel.receive(self._runner, START_TIMEOUT)
+            channel.check_ready(ready)
+        except NoAnswer as error:
+            self._kill()
+            ready = {"error": str(error)}
+        except (EOFError, OSError) as error:  # TimeoutError is one
+            ready = {"error": f"{_ending(self._kill())} while it started ({error!r})"}
         if "error" in ready:
             raise SubjectError(f"no process of subject {self.subject!r} on lane {self.lane.name!r}: {ready['error']}")
         self._memory.base, self.hardware = ready["base"], ready["hardware"]
 
-    def _bury(self) -> int:
+    def _kill(self) -> int:
+        """``_bury`` one that may be alive. One that has ended keeps its status."""
+        with suppress(ProcessLookupError):  # its server is gone, which is noticed there
+            os.kill(self._runner_pid, signal.SIGKILL)
+        return self._bury() or 0
+
+    def _bury(self) -> int | None:
+        """Wait for the end of the process that launches: its status, None if it had to be ended."""
         assert self._runner is not None
         self._runner.close()
         self._runner = None
-        return int(self._ask({"op": "reap", "pid": self._runner_pid})["status"])
+        ended = self._ask({"op": "reap", "pid": self._runner_pid})
+        return None if ended["alive"] else int(ended["status"])
 
     def _ask(self, request: Mapping[str, object]) -> dict[str, Any]:
         with suppress(OSError):  # a server that is gone has nothing to answer, which is noticed there
@@ -344,20 +372,35 @@ class Session:
         return self._answer()
 
     def _answer(self) -> dict[str, Any]:
-        """The server's next message. Raises SubjectError, with the last that it printed, when none comes."""
+        """The server's next message. Raises SubjectError, with how it ended and the last lines that it printed, when
+        none comes.
+        """
         try:
-            return self._receive(self._control, COMPILE_TIMEOUT)
-        except (EOFError, OSError, TimeoutError) as error:
-            self._stderr.seek(0)
-            last = self._stderr.read()[-2000:].decode(errors="replace").strip()
-            raise SubjectError(f"the process of subject {self.subject!r} ended: {last or error!r}") from error
+            return channel.receive(self._control, COMPILE_TIMEOUT)
+        except (NoAnswer, EOFError, OSError) as error:
+            last = self._last_lines()
+            said = f"; the last that it printed:\n{last}" if last else ""
+            raise SubjectError(f"the process of subject {self.subject!r} {self._failed(error)}{said}") from error
 
-    @staticmethod
-    def _receive(connection: Connection, timeout: float) -> dict[str, Any]:
-        if not connection.poll(timeout):
-            raise TimeoutError
-        answer: dict[str, Any] = json.loads(connection.recv_bytes())
-        return answer
+    def _failed(self, error: Exception) -> str:
+        """What the server did instead of giving an answer."""
+        if isinstance(error, TimeoutError):
+            return f"gave no answer within {COMPILE_TIMEOUT:.3g} s"
+        if isinstance(error, NoAnswer):
+            return "wrote something else than an answer"
+        with suppress(subprocess.TimeoutExpired):
+            return _ended(self._server.wait(timeout=_END_TIMEOUT))
+        return "closed its connection to the suite and went on"
+
+    def _last_lines(self) -> str:
+        """Of what the processes have printed, the last lines, each a whole one."""
+        descriptor = self._stderr.fileno()  # whose position is theirs as well
+        begin = max(os.fstat(descriptor).st_size - _LAST_BYTES - 1, 0)
+        text = os.pread(descriptor, _LAST_BYTES + 1, begin).decode(errors="replace")
+        if begin:
+            text = text.partition("\n")[2] or text
+        lines = [line for line in text.splitlines() if line.strip()]
+        return "\n".join(lines[-_LAST_LINES:])
 
 
 def _named(invocation: Invocation) -> list[tuple[str, Array]]:
@@ -369,6 +412,16 @@ def _shape(array: Array) -> dict[str, object]:
 
 
 def _ending(status: int) -> str:
+    return f"the process {_ended(status)}"
+
+
+def _ended(status: int) -> str:
     if status < 0:
-        return f"the process was ended by {signal.Signals(-status).name}"
-    return f"the process ended itself with status {status}"
+        return f"was ended by {_signal_name(-status)}"
+    return f"ended itself with status {status}"
+
+
+def _signal_name(number: int) -> str:
+    with suppress(ValueError):  # the real-time ones have no names but the first and the last
+        return signal.Signals(number).name
+    return f"signal {number}"

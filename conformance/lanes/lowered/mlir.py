@@ -42,7 +42,7 @@ _POINTER_CAST = re.compile(r"(%\w+) = hivm\.hir\.pointer_cast\((%\w+)\) \[(%\w+)
 
 def _gather_body(match: re.Match[str]) -> str:
     name, source, index, result = match.groups()
-    if not re.fullmatch(r"tensor<\d+x\w+>", source):
+    if not re.fullmatch(r"tensor<\d+x[a-z]\w*>", source):
         raise Unsupported(f"tl.gather on {source}: the lane gathers from one dimension only")
     element = source[:-1].rsplit("x", 1)[1]
     return f"""  func.func private @{name}(%source: {source}, %index: {index}, %axis: i32) -> {result} {{

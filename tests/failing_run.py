@@ -45,7 +45,7 @@ class Failing:
 
     def pytest_configure(self, config: pytest.Config) -> None:
         config.stash[ENGINE] = SimpleNamespace(
-            lane=SimpleNamespace(name="lowered", options=tuple),
+            lane=SimpleNamespace(name="lowered", options=tuple, on_device=False),
             options=SimpleNamespace(subjects=("kernels",), sources={"kernels": SOURCE}, shard=Shard()),
             tallies={"kernels.dcp": Tally()},
             coverage=Coverage(),

@@ -202,7 +202,7 @@ def test_what_is_told_to_end_is_written_before_it_is_explained(tmp_path: Path, m
     monkeypatch.setattr(recording, "call_of", lambda *_: None)
     monkeypatch.setattr(recording, "bind", lambda *_: (None, None))
     engine: Any = SimpleNamespace(
-        lane=SimpleNamespace(name="lowered", options=tuple),
+        lane=SimpleNamespace(name="lowered", options=tuple, on_device=False),
         options=SimpleNamespace(sources={}),
         session=lambda subject: SimpleNamespace(hardware={}),
     )
@@ -237,6 +237,7 @@ def test_on_a_full_disk_all_is_on_the_terminal(tmp_path: Path, wrong: Path) -> N
     disk = tmp_path / "disk"
     disk.mkdir()
     options = ["--report-dir", str(disk / "reports"), "--corpus", str(disk / "corpus"), "--max-examples", "60"]
+    options += ["--junit-xml", str(disk / "reports" / "junit.xml")]
     command = [sys.executable, "-m", "pytest", "conformance", *FEW, "--source", f"kernels={wrong}", *options]
     done = run(*on_a_disk(disk, "full", command))
     assert done.status == 1, done.tail
@@ -244,6 +245,7 @@ def test_on_a_full_disk_all_is_on_the_terminal(tmp_path: Path, wrong: Path) -> N
     said = f"cannot write {disk / 'reports'}: {full}: no reports will be there, what is found is printed at the end"
     assert said in done.lines
     assert f"cannot write {disk / 'reports' / 'summary.json'}: {full}" in done.lines
+    assert f"--junit-xml: cannot write {disk / 'reports' / 'junit.xml'}: {full}" in done.lines
     (line,) = [line for line in done.lines if line.startswith(f"corpus: cannot write {disk / 'corpus'}/v1-")]
     case = json.loads(line.partition("; the case: ")[2])["case"]
     assert done.lines.count(json.dumps(case)) == 1  # in the page, of which nothing is left out

@@ -12,18 +12,24 @@ _OF_A_BATCH = ("query_start_loc", "positions", "idx_mapping", "slot_mappings", "
 FILL = '''
 def fill(tables, rows):
     """Bring row r of group g to hold the allocated blocks rows[g][r], as they stand after a while of serving: requests
-    came and went before, grew by a part of their blocks, and were moved.
+    came and went before, began with a few blocks or with more, were moved, and grew by the others.
     """
-    count = len(rows[0])
+    count, last = len(rows[0]), len(rows[0]) - 1
+    begun = [[(row + 1) % (len(own[row]) + 1) for own in rows] for row in range(count)]  # with this many blocks
     for row in range(count):
         tables.add_row([[1] * len(own[row]) for own in rows], row)
-        tables.clear_row(row)
-    for row in range(count):
-        blocks = [own[count - 1 - row] for own in rows]
-        tables.add_row([own[: len(own) // 2] for own in blocks], row)
-        tables.append_row([own[len(own) // 2 :] for own in blocks], row)
+        if row > 0:
+            tables.clear_row(row)
+    for row in range(last):
+        tables.add_row([own[row][: begun[row][g]] for g, own in enumerate(rows)], last - row)
     for row in range(count // 2):
-        tables.swap_row(row, count - 1 - row)
+        tables.swap_row(row, last - row)
+    if last > 0:
+        tables.move_row(last - 1, last)
+        tables.move_row(last, last - 1)
+    tables.add_row([own[last][: begun[last][g]] for g, own in enumerate(rows)], last)
+    for row in range(count):
+        tables.append_row([own[row][begun[row][g] :] for g, own in enumerate(rows)], row)
 '''
 
 

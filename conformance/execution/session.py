@@ -378,9 +378,10 @@ class Session:
         try:
             return channel.receive(self._control, COMPILE_TIMEOUT)
         except (NoAnswer, EOFError, OSError) as error:
-            last = self._last_lines()
+            failed = self._failed(error)
+            last = self._last_lines()  # once it has ended, which it may do with a traceback
             said = f"; the last that it printed:\n{last}" if last else ""
-            raise SubjectError(f"the process of subject {self.subject!r} {self._failed(error)}{said}") from error
+            raise SubjectError(f"the process of subject {self.subject!r} {failed}{said}") from error
 
     def _failed(self, error: Exception) -> str:
         """What the server did instead of giving an answer."""

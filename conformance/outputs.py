@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
+from traceback import walk_tb
 
 import pytest
+from _pytest import junitxml
 from _pytest._code.code import ReprFileLocation, TerminalRepr
 from _pytest._io import TerminalWriter
 
@@ -30,6 +32,8 @@ MOST_ROWS = 100
 """Causes that GitHub's summary lists."""
 
 _LAST_LINES = pytest.StashKey[list[str]]()
+_UNWRITTEN = pytest.StashKey[str]()
+"""What to say of a file that a plugin of pytest's could not write at the end."""
 
 
 class Shown(TerminalRepr):
@@ -58,6 +62,7 @@ class Shown(TerminalRepr):
 def pytest_configure(config: pytest.Config) -> None:
     if not config.option.fulltrace:
         config.pluginmanager.register(LastFrame(), "conformance-last-frame")
+    config.pluginmanager.register(LastFiles(), "conformance-last-files")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -130,6 +135,36 @@ class LastFrame:
         excinfo.value.__suppress_context__ = True
 
 
+class LastFiles:
+    """Files that others write at the end, such as JUnit XML. One that cannot be written must not keep the terminal from
+    saying what was found, which it does after all of them.
+    """
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, object, object]:
+        try:
+            return (yield)
+        except OSError as error:
+            config = session.config
+            if _LAST_LINES not in config.stash:  # no run of the suite, or one of its workers, which cannot say it
+                raise
+            config.stash[_UNWRITTEN] = _unwritten(config, error)
+            if session.exitstatus == pytest.ExitCode.OK:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        return None
+
+
+def _unwritten(config: pytest.Config, error: OSError) -> str:
+    """What to say of it. JUnit's plugin, if it is its file, is not asked again: it would say that the file is there."""
+    name, why = error.filename, error.strerror or error
+    xml = config.stash.get(junitxml.xml_key, None)
+    if xml is not None and any(frame.f_locals.get("self") is xml for frame, _ in walk_tb(error.__traceback__)):
+        config.pluginmanager.unregister(xml)
+        del config.stash[junitxml.xml_key]
+        return f"--junit-xml: cannot write {printable(name or xml.logfile)}: {why}"
+    return f"cannot write {printable(name) if name else 'what a plugin writes at the end'}: {why}"
+
+
 @pytest.hookimpl(tryfirst=True)  # the reports are due before workers and their processes have gone
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Write what is written at the end, however the run ended, and before pytest says anything about it."""
@@ -175,8 +210,11 @@ def pytest_terminal_summary(
     if groups or beside:
         terminalreporter.write_sep("=", "conformance", red=True, bold=True)
     tests = sum(isinstance(getattr(each, "longrepr", None), Shown) for each in failed)
-    for line in _summary(groups, beside, tests, config.stash[_LAST_LINES])[: MOST_LINES - 1]:
+    unwritten = [config.stash[_UNWRITTEN]] if _UNWRITTEN in config.stash else []
+    for line in _summary(groups, beside, tests, config.stash[_LAST_LINES])[: MOST_LINES - 1 - len(unwritten)]:
         terminalreporter.write_line(_line(line))
+    for line in unwritten:
+        terminalreporter.write_line(_line(line), red=True)
     if _on_github():
         for group in groups[: github.MOST_ANNOTATIONS]:
             terminalreporter.write_line(_annotation(group))

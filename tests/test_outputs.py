@@ -15,6 +15,7 @@ import pytest
 
 from conformance.outputs import MOST_GROUPS
 from reports import github
+from tests.commands import pytest_
 from tests.test_reports import HOSTILE, outside_code
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -218,6 +219,50 @@ def test_what_cannot_be_written_is_printed(tmp_path: Path) -> None:
     assert not [
         line for line in ended.text.splitlines() if line.startswith("::") and not line.startswith("::error file=")
     ]
+
+
+def test_where_the_xml_cannot_be_written_all_else_is_said(tmp_path: Path) -> None:
+    ended = run(tmp_path, [str(n) for n in range(30)], "--junitxml=/dev/full")
+    assert ended.status == pytest.ExitCode.TESTS_FAILED, ended.text
+    assert "30 failures, 30 unexplained (in 30 tests)" in ended.end
+    assert ended.end[-1] == "--junit-xml: cannot write /dev/full: No space left on device"
+    assert len(ended.end) <= 25
+    assert "30 failed" in ended.text.splitlines()[-1]
+    assert "INTERNALERROR" not in ended.text
+    assert "generated xml file" not in ended.text
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_run_whose_xml_cannot_be_written_is_not_green(workers: str, tmp_path: Path) -> None:
+    words = ("-k", "test_dcp_slots_exist", "--max-examples", "3", "-n", workers, "--report-dir", tmp_path / "reports")
+    done = pytest_("conformance", *words, "--junit-xml", "/dev/full")
+    assert done.status == pytest.ExitCode.TESTS_FAILED, done.output
+    assert "--junit-xml: cannot write /dev/full: No space left on device" in done.lines
+    assert done.lines[-1].strip("= ").startswith("1 passed"), done.tail
+    assert not list(tmp_path.glob("*.xml"))
+
+
+SAYS_NOTHING = """
+def pytest_sessionfinish():
+    raise OSError({arguments})
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("30, 'Read-only file system', 'a/b'", "cannot write a/b: Read-only file system"),
+        ("28, 'No space left on device'", "cannot write what a plugin writes at the end: No space left on device"),
+        ("'it is gone'", "cannot write what a plugin writes at the end: it is gone"),
+    ],
+    ids=["with-a-name", "without-one", "in-words"],
+)
+def test_another_file_that_cannot_be_written_is_said_too(arguments: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "says_nothing.py").write_text(SAYS_NOTHING.format(arguments=arguments))
+    ended = run(tmp_path, ["0"], "-p", "says_nothing", PYTHONPATH=str(tmp_path))
+    assert ended.status == pytest.ExitCode.TESTS_FAILED, ended.text
+    assert said in ended.end
+    assert "1 failed" in ended.text.splitlines()[-1]
 
 
 def test_other_failures_are_shown_as_ever(tmp_path: Path) -> None:

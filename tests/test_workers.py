@@ -375,15 +375,17 @@ WRONG = "slot_mapping.fill_(-77)"
 
 @pytest.mark.parametrize("host", [None, WRONG], ids=["right", "wrong"])
 def test_what_workers_cannot_tell_makes_the_run_fail(tmp_path: Path, host: str | None) -> None:
-    """Also where nothing else is wrong: without what they did nobody knows."""
+    """Also where nothing else is wrong: without what they did nobody knows. Nor does anybody that it was not done."""
     source = ("--source", tree(tmp_path / "source", host=host)) if host else ()
-    known, words = tmp_path / "known.toml", ("-k", "test_dcp_slots_exist", "--max-examples", "30", "-n", "1")
+    known = tmp_path / "known.toml"
+    words = ("-k", "test_dcp_slots_exist", "--max-examples", "30", "-n", "1", "--require", "dcp")
     written = ("--report-dir", tmp_path / "reports", "--write-known-failures", known, *source)
     done = pytest_("conformance", *words, *written, "-p", "tests.full_workers")
     assert done.status == pytest.ExitCode.TESTS_FAILED, done.output
     begun = "-n: not all that worker gw0 did and found is counted here, so this run fails: cannot write "
     (lost,) = (line for line in done.lines if line.startswith(begun))
     assert lost.endswith("gw0.results: No space left on device")
+    assert not [line for line in done.lines if line.startswith("--require") or "every test was skipped" in line]
     assert "--write-known-failures: not written: not all that was found is known" in done.lines
     assert not known.exists()
     assert len(json.loads((tmp_path / "reports" / "summary.json").read_text())["reports"]) == (host is not None)

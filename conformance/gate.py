@@ -5,6 +5,7 @@ tested.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ import pytest
 from conformance import accepted, options, required
 from conformance.accepted import Accepted, Outcome
 from conformance.known import KnownFailure, text_of
-from conformance.stash import ACCEPTED, ENGINE, is_worker, target_of
+from conformance.required import Launches
+from conformance.stash import ACCEPTED, ENGINE, draws, is_worker, target_of
 from conformance.subjects.entry import TESTABLE, EntryPoint
 from conformance.verdicts import Finding, failures_in
 from reference.fields import printable
@@ -28,6 +30,12 @@ VANISHED = pytest.StashKey[list[str]]()
 """What to say of entry points that should be there and are not."""
 LOST = pytest.StashKey[list[str]]()
 """What to say of workers that could not tell what they did."""
+_LAUNCHES = pytest.StashKey[dict[str, dict[str, Launches]]]()
+"""Of each entry point, what became of the launches of its tests."""
+_UNSUPPORTED = pytest.StashKey[int]()
+"""How many launches of a test were unsupported."""
+_ON_THE_REPORT = "slot_mapping_launches"
+"""The attribute of a test's report that brings it to whoever judges the run, from a worker, too."""
 _COMPLAINTS = pytest.StashKey[list[str]]()
 _WRITTEN = pytest.StashKey[str]()
 
@@ -36,6 +44,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[FOUND], config.stash[VANISHED], config.stash[_COMPLAINTS] = [], [], []
     config.stash[LOST] = []
     config.stash[TESTED], config.stash[CONCERNED] = set(), set()
+    config.stash[_LAUNCHES] = {}
+    config.pluginmanager.register(_Told(config.stash[_LAUNCHES]), "conformance-launches")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -45,11 +55,54 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         session.config.stash[VANISHED] += _vanished(session)
 
 
+class _Told:
+    """Takes what became of each test's launches from its report. All cases of the corpus are one test of their entry
+    point: each might have been drawn, and is one more beside those that were.
+    """
+
+    def __init__(self, launches: dict[str, dict[str, Launches]]) -> None:
+        self._launches = launches
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        for entry_point, test, found in getattr(report, _ON_THE_REPORT, ()):
+            one = Launches(**found)
+            self._launches.setdefault(entry_point, {}).setdefault(test, Launches(beside=one.beside)).add(one)
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)  # what others launch for a test before it and after it is not its own
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Count the launches of a test that are unsupported."""
+    before = _unsupported_so_far(item)
+    try:
+        return (yield)
+    finally:
+        item.stash[_UNSUPPORTED] = _unsupported_so_far(item) - before
+
+
+def _unsupported_so_far(item: pytest.Item) -> int:
+    target = target_of(item)
+    tally = None if target is None else target.engine.tallies.get(target.entry.id)
+    return 0 if tally is None else tally.unsupported.total()
+
+
+def _launches(item: pytest.Item, *, skipped: bool) -> Iterator[tuple[str, str, dict[str, object]]]:
+    """What became of the launches of a test, as a report can hold it: its entry point, its name, and ``Launches``."""
+    target = target_of(item)
+    if target is None:
+        return
+    in_corpus = "corpus_case" in item.fixturenames  # type: ignore[attr-defined]
+    name = item.originalname if in_corpus else item.name.removesuffix(f"[{target.entry.id}]")  # type: ignore[attr-defined]
+    reason = printable(target.unsupported) if skipped and target.unsupported is not None else ""
+    beside = required.BESIDE if draws(item) else 0 if in_corpus else None
+    found = Launches(target.compared, item.stash.get(_UNSUPPORTED, 0), reason, beside)
+    yield target.entry.id, f"{item.path.name}::{name}", asdict(found)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Remember what was found, and whose tests were not all skipped."""
+    """Remember what was found, whose tests were not all skipped, and what became of a test's launches."""
     report = yield
     target = target_of(item)
     if target is not None and call.when == "call":
@@ -57,6 +110,7 @@ def pytest_runtest_makereport(
             item.config.stash[FOUND] += [failure.finding for failure in failures_in(call.excinfo.value)]
         if not report.skipped:
             item.config.stash[TESTED].add(target.entry.id)
+        setattr(report, _ON_THE_REPORT, list(_launches(item, skipped=report.skipped)))
     return report
 
 
@@ -90,10 +144,12 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 def _missing(config: pytest.Config) -> Iterator[str]:
-    """Entry points of ``--require`` of which no output was compared."""
-    engine = config.stash[ENGINE]
-    for each in required.missing(options.required(config), engine.options.subjects, engine.tallies):
+    """Entry points of ``--require`` of which no output was compared, or not every test could run."""
+    wanted, engine = options.required(config), config.stash[ENGINE]
+    for each in required.missing(wanted, engine.options.subjects, engine.tallies):
         yield f"{each}, so this run fails"
+    tests = config.stash[_LAUNCHES]
+    yield from required.could_not_run(wanted, engine.options.subjects, tests)
 
 
 def _has_run(config: pytest.Config, entry_point: str) -> bool:

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from conformance import lanes
+from conformance.required import BESIDE, Launches, could_not_run
+from reference.case import Case, Group
 from tests.hostile import tree
 
 ROOT = Path(__file__).parents[1]
@@ -55,6 +57,109 @@ def test_a_test_that_is_not_supported_is_a_skip_with_its_reason(tmp_path: Path) 
         suite(tmp_path, "conformance/test_dcp.py", *arguments, "--require", "dcp").returncode
         == pytest.ExitCode.TESTS_FAILED
     )
+
+
+def _above(number: int, folder: Path) -> Path:
+    """These kernels, whose torch path needs a package that is not there for more tokens than that."""
+    source = tree(folder)
+    file = source / "kernels" / "torch_dcp.py"
+    right = (ROOT / "kernels" / "torch_dcp.py").read_text(encoding="utf-8")
+    before, line, after = right.partition("    geometry = Geometry(block_size, kv_cache_block_size, cp_size")
+    assert line
+    refused = f"    if len(positions) > {number}:\n        {UNSUPPORTED}\n"
+    refused += '        raise StandInUsed("missing.helper was called")\n'
+    file.write_text(before + refused + line + after, encoding="utf-8")
+    return source
+
+
+SLOTS = "test_dcp.py::test_dcp_slots_exist_on_the_owning_rank_only"
+LARGE = "test_large.py::test_large_cp_batches_are_shared_among_ranks"
+COULD_NOT = (
+    r"--require (?P<name>[a-z.]+): (?P<count>\d) tests? of kernels\.dcp could not run, so this run fails: "
+    r"lane lowered: missing\.helper was called: (?P<tests>.*)"
+)
+
+
+@pytest.mark.parametrize(
+    ("above", "required", "more", "tests"),
+    [
+        pytest.param(3, "dcp", (), [SLOTS, LARGE], id="most-of-it"),
+        pytest.param(3, "kernels.dcp", ("-n", "2"), [SLOTS, LARGE], id="workers"),
+        pytest.param(3, "dcp", ("--shard", "1/2", "-k", "test_dcp_slots"), [SLOTS], id="shard"),
+        pytest.param(3, "draft", (), [], id="not-required"),
+        # What any case may ask for is not missed in one; what a test is about is.
+        pytest.param(1000, "dcp", (), [LARGE], id="large-only"),
+    ],
+)
+def test_a_required_entry_point_of_which_not_every_test_could_run_fails_the_run(
+    above: int, required: str, more: tuple[str, ...], tests: list[str], tmp_path: Path
+) -> None:
+    chosen = "test_dcp_slots or test_draft_slots or (test_large_cp and dcp)"
+    words = ("--source", str(_above(above, tmp_path)), "--max-examples", "40", "--hypothesis-seed", "1", *more)
+    done = suite(tmp_path, "conformance", "--lane", "lowered", "-k", chosen, *words, "--require", required)
+    assert done.returncode == (pytest.ExitCode.TESTS_FAILED if tests else pytest.ExitCode.OK), done.stdout
+    found = [line for line in done.stdout.splitlines() if line.startswith("--require")]
+    assert len(found) == bool(tests), done.stdout
+    for line in found:
+        said = re.fullmatch(COULD_NOT, line)
+        assert said, line
+        assert said["name"] == required
+        named = re.findall(r"(\S+) \(([\d,]+) of ([\d,]+) launches\)", said["tests"])
+        assert [name for name, _, _ in named] == tests
+        assert int(said["count"]) == len(tests)
+        assert all(0 < int(unsupported) <= int(all_) for _, unsupported, all_ in named)
+
+
+def test_what_a_test_that_could_not_run_is() -> None:
+    """One whose cases are drawn misses little where a single one of many is out of reach."""
+    for compared, unsupported, beside, expected in (
+        (1000, 0, BESIDE, False),
+        (1000, 1, BESIDE, False),
+        (1000, 10, BESIDE, False),
+        (1000, 11, BESIDE, True),
+        (98, 2, BESIDE, False),
+        (97, 3, BESIDE, True),
+        (20, 2, BESIDE, False),
+        (19, 2, BESIDE, True),
+        (10, 1, BESIDE, False),
+        (9, 1, BESIDE, True),
+        (0, 1, BESIDE, True),
+        (0, 2, 0, False),
+        (0, 3, 0, True),
+        (1000, 1, None, True),
+        (0, 1, None, True),
+    ):
+        found = Launches(compared, unsupported, "why", beside)
+        assert found.could_not_run == expected, found
+        assert not Launches(compared, unsupported, "", beside).could_not_run, "it was not skipped for it"
+
+
+def test_what_could_not_run_is_said_in_one_line() -> None:
+    cannot = {f"t{number}": Launches(0, 1, f"r{min(number, 1)}\x1b") for number in range(9, -1, -1)}
+    tests = {"kernels.dcp": {**cannot, "u": Launches(7)}, "vllm.dcp": {"u": Launches(7)}, "kernels.v1": cannot}
+    (said,) = could_not_run(["dcp", "vllm.dcp", "v9"], ("kernels", "vllm"), tests)
+    named = ", ".join(f"t{number} (1 of 1 launches)" for number in range(8))
+    assert said == (
+        "--require dcp: 10 tests of kernels.dcp could not run, so this run fails: r0\\x1b (1 more reason): "
+        f"{named} and 2 more"
+    )
+
+
+def test_a_case_of_the_corpus_that_cannot_be_run_is_one_of_those_that_were_drawn(tmp_path: Path) -> None:
+    """Not a test that is missing: where nothing else is, the run is as good as without it."""
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for length in (4500, 3):
+        positions = tuple(range(length))
+        group = Group((tuple(range(length)),), 1, 1)
+        case = Case((0, length), positions, length, length, (group,))
+        (corpus / f"{length}.json").write_text(json.dumps({"case": case.to_json(), "entry_points": ["dcp"]}))
+    words = ("--source", str(_above(4000, tmp_path)), "--max-examples", "40", "--corpus", str(corpus))
+    seed = ("--hypothesis-seed", "1", "--require", "dcp")
+    done = suite(tmp_path, "conformance", "-k", "test_dcp_slots or corpus", *words, *seed)
+    assert done.returncode == pytest.ExitCode.OK, done.stdout
+    assert "1 skipped" in done.stdout
+    assert "unsupported on lane lowered: kernels.dcp, 1 of 1: missing.helper was called" in done.stdout
 
 
 _REFUSED = """\

@@ -139,6 +139,15 @@ EXAMPLES = {
         replace(OF_ONE_RANK, groups=ALLOCATED.groups),
         ("host_device_buffer.py", "target.copy_(source,", "target.copy_(source + 1,"),
     ),
+    "block_table of a later step": Example(
+        "block_table",
+        replace(OF_ONE_RANK, query_start_loc=(0, 2, 4), positions=(4, 5, 3, 2), num_tokens=4),
+        (
+            "block_rows.py",
+            "        self.block_table.copy_to_gpu(num_reqs)\n",
+            "        if not hasattr(self, 'sent'):\n            self.sent = self.block_table.copy_to_gpu(num_reqs)\n",
+        ),
+    ),
     "draft": Example("draft", replace(ALLOCATED, cp=ContextParallel(2, 1, 2)), ALWAYS_THE_FIRST_RANK),
     "draft of one rank": Example(
         "draft",

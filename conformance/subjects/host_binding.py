@@ -14,6 +14,7 @@ from conformance.execution.session import Argument
 from conformance.subjects.allocated import allocated_rows
 from conformance.subjects.launching import Launching, output_length
 from reference.case import Case, Group
+from reference.fields import INT32_MAX
 
 Value = Callable[[Launching], Argument]
 Condition = Callable[[Launching], bool]
@@ -108,6 +109,8 @@ TILED_HOST: Mapping[str, Value] = {
 
 
 _DRAFTS = (0, 1, 2, 3, 5)
+# What positions of an earlier step may have left behind a batch.
+_BEHIND = (0, INT32_MAX, 1, -1, 1 << 24)
 
 
 def _drafts(c: Launching) -> int:
@@ -127,7 +130,28 @@ def _max_num_reqs(c: Launching, drafts: int) -> int:
 
 def _without_drafts(c: Launching, drafts: int) -> int:
     """What is left of the output when each request's draft tokens but one have had their part."""
-    return c.case.num_tokens - max(drafts - 1, 0) * _max_num_reqs(c, drafts)
+    return c.case.max_num_tokens - max(drafts - 1, 0) * _max_num_reqs(c, drafts)
+
+
+def _is_later_step(c: Launching) -> bool:
+    """Whether the tables have had other rows, and the output other tokens: in half of the launches."""
+    return (c.case.num_tokens + c.case.num_reqs) % 2 == 0
+
+
+def _has_others_behind(c: Launching) -> bool:
+    """Whether there are as many positions as the output has elements: where ranks share a group only so many elements
+    are written, and elsewhere in some launches. Such a step is not validated.
+    """
+    if c.case.cp.size > 1:
+        return not (_is_later_step(c) and _VALIDATE(c))
+    return not _VALIDATE(c) and c.case.num_tokens % 2 == 1
+
+
+def _with_others_behind(c: Launching) -> Array:
+    """Positions, and such behind them as none could be meant."""
+    count = c.case.max_num_tokens - c.case.num_tokens
+    behind = (_BEHIND[index % len(_BEHIND)] for index in range(count))
+    return of_values("positions", "int64", (*c.case.positions[: c.case.num_tokens], *behind))
 
 
 def _is_alone(c: Launching) -> bool:
@@ -149,11 +173,13 @@ def _max_model_len(c: Launching) -> int:
 ALLOCATING: Mapping[str, Value] = {
     **_BATCH,
     **_SIZES,
-    "positions": lambda c: c.token_positions,
+    "positions": lambda c: _with_others_behind(c) if _has_others_behind(c) else c.token_positions,
+    "validate": lambda c: bool(_VALIDATE(c)) and not _has_others_behind(c),
+    "is_later_step": _is_later_step,
     "allocated_widths": lambda c: c.each_group("allocated_widths", "int64", _allocated_width),
     "max_num_reqs": lambda c: _max_num_reqs(c, _drafts(c)),
     "max_model_len": lambda c: _max_model_len(c) if _is_alone(c) else 1,
-    # The output is no longer than the tokens: nothing is padded, and what is behind them must stay as it is.
+    # The output, and what is padded of it, ends at max_num_tokens.
     "max_num_batched_tokens": lambda c: _without_drafts(c, _drafts(c)),
     "num_speculative_tokens": _drafts,
     # A replicated group gets rows for the tokens of all ranks by itself.

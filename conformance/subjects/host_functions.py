@@ -99,11 +99,13 @@ class Tables:
         is_circular: torch.Tensor | None,
         is_sharded: torch.Tensor | None,
         num_tokens: int,
+        max_num_tokens: int,
         cp_size: int,
         cp_rank: int,
         cp_interleave: int,
         query_start_loc: torch.Tensor,
         positions: torch.Tensor,
+        is_later_step: bool,
         pad_id: int,
         validate: bool,
     ) -> None:
@@ -126,9 +128,11 @@ class Tables:
         )
         for g, table in enumerate(tables.block_tables):
             table.block_table.gpu = _tensor(self._lane, int(block_table_ptrs[g]), table.block_table.gpu.shape)
-            table.slot_mapping.gpu = _tensor(self._lane, int(slot_mapping_ptrs[g]), (num_tokens,))
+            table.slot_mapping.gpu = _tensor(self._lane, int(slot_mapping_ptrs[g]), (max_num_tokens,))
         places = zip(*map(_list, (allocated_blocks_ptrs, table_rows, allocated_widths)), strict=True)
         rows = [_tensor(self._lane, address, (count, width)).tolist() for address, count, width in places]
+        if is_later_step:
+            step_before(tables, rows, query_start_loc, positions[:num_tokens], max_num_tokens)
         fill(tables, rows)
         tables.commit_block_table(len(rows[0]))
         tables.compute_slot_mapping(query_start_loc.numel() - 1, query_start_loc, positions, validate=validate)
@@ -205,6 +209,24 @@ def fill(tables: MultiGroupBlockTable, rows: Sequence[Sequence[Sequence[int]]]) 
     tables.add_row([own[last][: begun[last][g]] for g, own in enumerate(rows)], last)
     for row in range(count):
         tables.append_row([own[row][begun[row][g] :] for g, own in enumerate(rows)], row)
+
+
+def step_before(
+    tables: MultiGroupBlockTable,
+    rows: Sequence[Sequence[Sequence[int]]],
+    query_start_loc: torch.Tensor,
+    positions: torch.Tensor,
+    max_num_tokens: int,
+) -> None:
+    """Let the tables have had the rows of all groups, the requests and their tokens in the reverse order, and as many
+    positions as the output has elements.
+    """
+    fill(tables, [own[::-1] for own in rows])
+    tables.commit_block_table(len(rows[0]))
+    reverse = positions.new_zeros(max_num_tokens)
+    reverse[: positions.numel()] = positions.flip(0)
+    starts = (query_start_loc[-1] - query_start_loc).flip(0)
+    tables.compute_slot_mapping(starts.numel() - 1, starts, reverse)
 
 
 def _list(values: torch.Tensor) -> list[Any]:

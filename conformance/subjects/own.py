@@ -55,7 +55,7 @@ REPLAY = Declaration(
 )
 BLOCK_TABLE = Declaration(
     clauses=frozenset(),
-    features=frozenset({"circular", "cp", "groups", "hybrid", "pad_id", "sharded"}),
+    features=frozenset({"circular", "cp", "groups", "hybrid", "pad_id", "sharded", "tail"}),
 )
 PREWARM = Declaration(clauses=frozenset(), features=frozenset())
 DRAFT = Declaration(

@@ -33,6 +33,19 @@ def fill(tables, rows):
 '''
 
 
+_STEP_BEFORE = (
+    "",
+    "# In a step before, rows, requests and tokens were in the reverse order.",
+    "fill(tables, [own[::-1] for own in rows])",
+    "tables.commit_block_table(len(rows[0]))",
+    "reverse = positions.new_zeros(max_num_tokens)",
+    "reverse[:num_tokens] = positions[:num_tokens].flip(0)",
+    "starts = (query_start_loc[-1] - query_start_loc).flip(0)",
+    "tables.compute_slot_mapping(num_reqs, starts, reverse)",
+    "",
+)
+
+
 def fills_rows(call: Call) -> bool:
     """Whether the tables are filled through their own operations, which are a part of the script then."""
     return "." in call.function
@@ -97,11 +110,14 @@ def _with_tables(call: Call) -> list[str]:
         ")",
         f"block_tables = {_names(given['block_table_ptrs'])}",
         f"slot_mappings = {_names(given['slot_mapping_ptrs'])}",
+        f"num_tokens, max_num_tokens = {given['num_tokens']!r}, {given['max_num_tokens']!r}",
         "for table, rows, slots in zip(tables.block_tables, block_tables, slot_mappings):",
-        "    table.block_table.gpu, table.slot_mapping.gpu = rows, slots[: positions.numel()]",
+        "    table.block_table.gpu, table.slot_mapping.gpu = rows, slots[:max_num_tokens]",
         *_filled(_buffer(given["allocated_blocks_ptrs"]).addresses_of),
-        "tables.commit_block_table(len(rows[0]))",
         "num_reqs = query_start_loc.numel() - 1",
+        *(_STEP_BEFORE if given["is_later_step"] else ()),
+        "fill(tables, rows)",
+        "tables.commit_block_table(len(rows[0]))",
         f"tables.compute_slot_mapping(num_reqs, query_start_loc, positions, validate={given['validate']!r})",
     ]
 
@@ -133,6 +149,7 @@ def _draft(call: Call) -> list[str]:
         "    table.block_table.cpu, table.block_table.np = table.block_table.gpu, table.block_table.gpu.numpy()",
         "    tables.clear()",
         *_filled((allocated,)),
+        "fill(tables, rows)",
         f"table.compute_slot_mapping_draft(req_indices{arrays}, positions{arrays}, validate={given['validate']!r})",
     ]
 
@@ -161,7 +178,7 @@ def _filled(allocated: Sequence[Buffer]) -> list[str]:
             *(f"        {listed(values[r * width : (r + 1) * width], {})}," for r in range(rows)),
             "    ],",
         ]
-    return [*written, "]", "fill(tables, rows)"]
+    return [*written, "]"]
 
 
 def _names(*values: Argument) -> str:

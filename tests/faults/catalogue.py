@@ -19,6 +19,7 @@ FUSED = "fused_groups.py"
 REPLAY = "replay.py"
 WINDOW = "window.py"
 DCP = "torch_dcp.py"
+TABLES, TABLE, ROWS = "block_table.py", "group_block_table.py", "block_rows.py"
 
 
 class FaultError(ValueError):
@@ -642,6 +643,102 @@ CATALOGUE: tuple[Fault, ...] = (
         REPLAY,
         (("tl.where(is_replayed, PAD_ID, slot)", "tl.where(in_request, PAD_ID, slot)"),),
         ("replay window",),
+    ),
+    Fault(
+        "table-width-rounded-down",
+        "allocation",
+        "rows have a block only for as many tokens as fill it",
+        TABLES,
+        (
+            (
+                "return -(-max_model_len // (block_size * world_size))",
+                "return max(max_model_len // (block_size * world_size), 1)",
+            ),
+        ),
+        ("refused",),
+        entry="block_table",
+    ),
+    Fault(
+        "table-room-for-one-draft",
+        "allocation",
+        "the output has room for one draft token a request, however many there are (vllm-ascend PR 14024)",
+        TABLE,
+        (("max(num_speculative_tokens - 1, 0) * max_num_reqs", "min(num_speculative_tokens, 1) * max_num_reqs"),),
+        ("refused", "stale element", "out of bounds write past"),
+        entry="block_table",
+    ),
+    Fault(
+        "table-without-rows-for-drafts",
+        "context parallelism",
+        "where ranks share a group, draft tokens have no rows of their own",
+        TABLE,
+        (("max_num_reqs * (1 + num_speculative_tokens if dcp_world_size > 1 else 1),", "max_num_reqs,"),),
+        ("refused",),
+        entry="block_table",
+    ),
+    Fault(
+        "table-counts-stay-when-rows-swap",
+        "table",
+        "two rows change places, and the numbers of their blocks do not",
+        ROWS,
+        (("        self.num_blocks_per_row[there] = self.num_blocks_per_row[back]\n", ""),),
+        ("refused",),
+        entry="block_table",
+    ),
+    Fault(
+        "table-row-lost-when-moved",
+        "table",
+        "a row that is moved is emptied, and the row that it is moved to stays as it was",
+        ROWS,
+        (
+            (
+                "            self._empty(target)\n            self.swap_row(source, target)\n",
+                "            self._empty(source)\n",
+            ),
+        ),
+        ("refused",),
+        entry="block_table",
+    ),
+    Fault(
+        "table-fused-groups-not-padded",
+        "bounds",
+        "the launch over all groups is told that the output ends with the positions",
+        TABLES,
+        (("            len(fused.tables[0].slot_mapping.np),\n", "            positions.numel(),\n"),),
+        ("stale element",),
+        entry="block_table",
+    ),
+    Fault(
+        "table-one-group-not-padded",
+        "bounds",
+        "the launch over one group is told that the output ends with the positions",
+        TABLE,
+        (
+            (
+                "            num_tokens=positions.numel(),\n",
+                "            num_tokens=positions.numel(),\n            max_num_tokens=positions.numel(),\n",
+            ),
+        ),
+        ("stale element",),
+        entry="block_table",
+    ),
+    Fault(
+        "table-tokens-of-an-earlier-step",
+        "context parallelism",
+        "the requests of the tokens are found out once for all batches of a size",
+        TABLE,
+        (
+            (
+                "            self._compute_dcp_slot_mapping(*_by_token(num_reqs, query_start_loc, positions))\n",
+                "            rows, places = _by_token(num_reqs, query_start_loc, positions)\n"
+                "            size = num_reqs, positions.numel()\n"
+                "            if getattr(self, '_size', None) != size:\n"
+                "                self._size, self._rows = size, rows\n"
+                "            self._compute_dcp_slot_mapping(self._rows, places)\n",
+            ),
+        ),
+        ("table row", "foreign request"),
+        entry="block_table",
     ),
 )
 

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import IO
 
 from conformance.execution import server, session
+from conformance.lanes.base import INTERPRET
 
 _IMPORTED = (
     "torch",
@@ -45,12 +46,14 @@ class Forked:
         **_: object,
     ) -> None:
         assert list(command[:-3]) == [sys.executable, "-m", server.__name__]
-        assert dict(env) == dict(os.environ)
+        not_interpreted = {INTERPRET: "0"}  # which is what it means that the variable is not there
+        assert dict(env) == {**not_interpreted, **os.environ}
         numbers = [int(each) for each in command[-3:]]
         self.returncode: int | None = None
         sys.stdout.flush()
         self.pid = os.fork()
         if not self.pid:
+            os.environ.update(env)
             _serve(numbers, set(pass_fds), stderr.fileno())
 
     def wait(self, timeout: float | None = None) -> int:

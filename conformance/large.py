@@ -17,9 +17,9 @@ from reference.case import Case, ContextParallel, Group, Launch, Replay
 
 SHAPES = ((1, 131_072), (3, 5_000), (512, 1))
 """Requests, and the tokens of each. Kernels stage or sample 256 offsets, 1024 tokens and 4096 cells at once."""
-SEARCHED = ((100, 50), (300, 7))
+SEARCHED = ((100, 50), (300, 7), (800, 3), (1100, 1))
 """The same of batches whose tiles hold parts of many requests, for kernels that search for the one of each token: among
-more than a few they sample offsets first, all of them or, of more than 256, every second."""
+more than a few they sample offsets first, all of them or, of more than 256, every second, fourth and fifth."""
 TILES = {"tiled": 256, "tiled-host": 256}
 """Tokens of a tile as host functions have it, by family, where that is not what most have."""
 

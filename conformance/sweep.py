@@ -33,16 +33,16 @@ MARGIN = 4096
 MOST_COLUMNS = 1 << 17 | 1 << 10
 """Blocks that a row has at most: with smaller blocks a sweep ends earlier."""
 _SERVING = 128  # tokens of a block
-_UNUSUAL = (48, 3)
+_UNUSUAL = (880, 3)
 _SEED = 7
 _LARGE = 1 << 20  # tokens of a block: a row of 2048 reaches the largest int32
 
 # For entry points that compile nothing, which take any geometry.
 _FREE = {
-    "plain": (Specialization(128), Specialization(48), Specialization(_LARGE)),
+    "plain": (Specialization(128), Specialization(880), Specialization(_LARGE)),
     "cp": (
         Specialization(128, 1, ContextParallel(2, 1, 1)),
-        Specialization(48, 3, ContextParallel(3, 1, 72)),
+        Specialization(880, 3, ContextParallel(3, 1, 1320)),
         Specialization(_LARGE, 1, ContextParallel(4, 2, 64)),
     ),
 }

@@ -132,6 +132,12 @@ def stepped(picker: Picker, menu: Menu, start: int, length: int, limit: int) -> 
     return [start + i * step % room for i in range(length)]
 
 
+def backwards(picker: Picker, menu: Menu, start: int, length: int, limit: int) -> Positions:
+    """Positions that fall: the least of them comes last, in another tile than most."""
+    room = _room(menu, start, limit)
+    return [start + (length - 1 - i) % room for i in range(length)]
+
+
 def loose(picker: Picker, menu: Menu, start: int, length: int, limit: int) -> Positions:
     """Every position for itself, in any order; longer requests are stepped."""
     if length > LONGEST_LOOSE:
@@ -244,7 +250,7 @@ def menu_for(
     )
     far_away = _far(s, top) if s.cp.size > 1 and not replicated else []
     holes = [n for n in negative if below_zero] + [p for p, _ in far_away if not needs_window]
-    styles: list[Style] = [*[consecutive] * 9, stepped, stepped, loose, loose]
+    styles: list[Style] = [*[consecutive] * 9, stepped, stepped, loose, loose, backwards, backwards]
     styles += [broken] * 2 if holes else []
     styles += [far] if far_away else []
     styles += [from_below] * 2 if below_zero else []

@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from reference.case import ContextParallel
 from reference.contract import FLOAT32_EXACT
 
-BLOCK_SIZES = (2, 1, 3, 16, 48, 128, 1 << 20)
-"""Kernel blocks, simplest first. At 2^20 a table of 2048 blocks reaches the largest int32 position."""
+BLOCK_SIZES = (2, 1, 3, 16, 880, 128, 1 << 20)
+"""Kernel blocks, simplest first. 880 times the float32 that is nearest to 1/880 is less than 1: who multiplies by that
+instead of dividing is wrong. At 2^20 a table of 2048 blocks reaches the largest int32 position.
+"""
 
 BLOCKS_PER_KV_BLOCK = (1, 2, 3, 16)
-WORLD_SIZES = (1, 2, 3, 4, 8)
+WORLD_SIZES = (1, 2, 3, 4, 6, 8)
 RANKS = ("first", "middle", "last")
 
 INTERLEAVES = ("one", "part", "block", "over", "whole")
@@ -139,10 +141,10 @@ def divisors(number: int) -> tuple[int, ...]:
 
 _FREE_BLOCK_SIZES = st.sampled_from(
     # Slots of the last ones leave int32 where the output does not.
-    (*BLOCK_SIZES[:2], *range(3, 18), 24, 32, 48, 64, 96, 128, 272, 1056, 4096, *BLOCK_SIZES[-1:] * 4)
+    (*BLOCK_SIZES[:2], *range(3, 18), 24, 32, 41, 48, 64, 96, 128, 272, 880, 1056, 4096, *BLOCK_SIZES[-1:] * 4)
 )
 _FREE_BLOCKS_PER_KV_BLOCK = st.sampled_from((1, 1, 2, 3, 4, 6, 8, 16))
-_FREE_WORLD_SIZES = (1, 2, 3, 4, 5, 8, 16)
+_FREE_WORLD_SIZES = (1, 2, 3, 4, 5, 6, 8, 16)
 
 
 @st.composite

@@ -213,7 +213,7 @@ def _forms(declaration: Declaration, geometry: Geometry) -> Iterator[GroupSpec]:
 def _geometries(own: Geometry, *, hybrid: bool) -> Iterator[Geometry]:
     """Block sizes not below that of ``own``, with numbers of blocks that an allocated block may have."""
     b, k, interleave = own.block_size, own.blocks_per_kv_block, own.cp.interleave
-    sizes = (*_multiples(own), 16, 48, b + 1, 272, 1 << 20)
+    sizes = (*_multiples(own), 16, 48, b + 1, 272, 880, 1 << 20)
     for size in dict.fromkeys(size for size in sizes if size >= b):
         fits = interleave // gcd(interleave, size)
         for blocks in sorted({1, k, fits, 2 * fits, 3 * fits}) if hybrid else (1,):

@@ -36,14 +36,14 @@ Drawn = tuple[Specialization, Case, Launch]
 
 @cache
 def drawn_from(name: str, clause: str) -> list[Drawn]:
-    """60 cases, always the same ones."""
+    """120 cases, always the same ones."""
     declaration, axes = DECLARATIONS[name]
     able = [each for each in pool(declaration, axes, 64) if breakable(declaration, each, clause)]
     drawn: list[Drawn] = []
 
     @seed(0)
     @settings(
-        max_examples=60, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+        max_examples=120, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
     )
     @given(st.data())
     def collect(data: st.DataObject) -> None:

@@ -18,6 +18,8 @@ from conformance.verdicts import Finding
 from reference.case import Case, Group, Launch
 
 MOST_LAUNCHES = 500
+FEW = 64
+"""Requests or tokens that are left out one by one. More than that would take hundreds of launches of large cases."""
 
 Candidate = tuple[Case, Launch]
 Item = TypeVar("Item")
@@ -103,12 +105,14 @@ def _candidates(case: Case, launch: Launch) -> Iterator[Candidate]:
     if len(case.groups) > 1:
         for index in range(len(case.groups)):
             yield _without_group(case, index), launch
-    for request in range(case.num_reqs):
+    if case.num_reqs > FEW:
+        for first, last in _runs(case.num_reqs, case.num_reqs // 2):
+            yield _without_requests(case, first, last), launch
+    for request in range(case.num_reqs if case.num_reqs <= FEW else 0):
         if case.num_reqs > 1 or case.num_tokens:
-            yield _without_request(case, request), launch
-    for count in _halvings(case.num_tokens):
-        for first in range(0, case.num_tokens - count + 1, count):
-            yield _without_tokens(case, first, first + count), launch
+            yield _without_requests(case, request, request + 1), launch
+    for first, last in _runs(case.num_tokens, case.num_tokens):
+        yield _without_tokens(case, first, last), launch
     if len(case.positions) > case.num_tokens:
         yield replace(case, positions=case.positions[: case.num_tokens]), launch
     for length in _least(max(case.num_tokens, 1), case.max_num_tokens):
@@ -121,7 +125,7 @@ def _candidates(case: Case, launch: Launch) -> Iterator[Candidate]:
         for simpler in _simpler_groups(case, group):
             groups = (*case.groups[:index], simpler, *case.groups[index + 1 :])
             yield replace(case, groups=groups), launch
-    for token, position in enumerate(case.positions):
+    for token, position in enumerate(case.positions[:FEW]):
         for lower in _lower(case, position):
             yield replace(case, positions=(*case.positions[:token], lower, *case.positions[token + 1 :])), launch
     for length in _between(max(case.num_tokens, 1), case.max_num_tokens):
@@ -153,25 +157,34 @@ def _halvings(number: int) -> Iterator[int]:
         number //= 2
 
 
+def _runs(number: int, longest: int) -> Iterator[tuple[int, int]]:
+    """(first, last + 1) of what may be left out of ``number`` things: the longest first. Of more than a few things,
+    short runs are tried at the end alone, where they find how many a failure needs.
+    """
+    for count in _halvings(longest):
+        first = 0 if count * FEW >= number else number - count
+        yield from ((each, each + count) for each in range(first, number - count + 1, count))
+
+
 def _without_group(case: Case, index: int) -> Case:
     """Without the group; those that can be replayed keep their number in what is left."""
     replay = case.replay
     if replay is not None:
         cacheable = (each - (each > index) for each in replay.cacheable_groups if each != index)
         replay = replace(replay, cacheable_groups=tuple(cacheable))
-    return replace(case, groups=_without(case.groups, index), replay=replay)
+    return replace(case, groups=_without(case.groups, index, index + 1), replay=replay)
 
 
-def _without_request(case: Case, request: int) -> Case:
-    """Without the request and, where requests and rows go together, without its row."""
+def _without_requests(case: Case, first: int, last: int) -> Case:
+    """Without requests [first, last) and, where requests and rows go together, without their rows."""
     bounds = case.query_start_loc
-    case = _without_tokens(case, bounds[request], bounds[request + 1])
+    case = _without_tokens(case, bounds[first], bounds[last])
     if case.replay is not None:
-        case = replace(case, replay=replace(case.replay, starts=_without(case.replay.starts, request)))
-    starts = (*case.query_start_loc[: request + 1], *case.query_start_loc[request + 2 :])
+        case = replace(case, replay=replace(case.replay, starts=_without(case.replay.starts, first, last)))
+    starts = (*case.query_start_loc[: first + 1], *case.query_start_loc[last + 1 :])
     if case.idx_mapping is not None:
-        return replace(case, query_start_loc=starts, idx_mapping=_without(case.idx_mapping, request))
-    groups = tuple(replace(each, block_table=_without(each.block_table, request)) for each in case.groups)
+        return replace(case, query_start_loc=starts, idx_mapping=_without(case.idx_mapping, first, last))
+    groups = tuple(replace(each, block_table=_without(each.block_table, first, last)) for each in case.groups)
     return replace(case, query_start_loc=starts, groups=groups)
 
 
@@ -190,8 +203,8 @@ def _without_tokens(case: Case, first: int, last: int) -> Case:
     )
 
 
-def _without(items: tuple[Item, ...], index: int) -> tuple[Item, ...]:
-    return items[:index] + items[index + 1 :]
+def _without(items: tuple[Item, ...], first: int, last: int) -> tuple[Item, ...]:
+    return items[:first] + items[last:]
 
 
 def _simpler_groups(case: Case, group: Group) -> Iterator[Group]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from reference.verdict import UNWRITTEN
 from reports.diagnosis.hypotheses import Hypothesis
@@ -351,6 +351,10 @@ WINDOWS: tuple[Hypothesis, ...] = (
 )
 
 
+_MOST_STRANGERS = 64
+"""Requests that are thought to write an element as well: the nearest of the hundreds that a large batch has."""
+
+
 class _Strays(_Changed):
     """Programs of other requests write the element as well: it holds what the last of them stored, any of them."""
 
@@ -359,7 +363,7 @@ class _Strays(_Changed):
 
     def change(self, element: int, right: tuple[int | None, ...]) -> tuple[int | None, ...]:
         found = list(right)
-        for request in self.strangers(element):
+        for request in self.strangers(element)[-_MOST_STRANGERS:]:
             if element >= len(self.case.positions):  # what is read there is no position, or anything
                 found += [self.pad(), None]
                 continue
@@ -367,13 +371,13 @@ class _Strays(_Changed):
         return tuple(found)
 
     def holds(self, group: int, element: int, value: int) -> bool | None:
-        # Without asking all strangers, of whom an element of a large batch has hundreds: the nearest first.
+        # Without asking all strangers: the nearest first.
         found = Mapping(self.seen).holds(group, element, value)
         if found:
             return True
         self.at(group, element)
         anything = found is None
-        for request in reversed(self.strangers(element)):
+        for request in reversed(self.strangers(element)[-_MOST_STRANGERS:]):
             values = (self.pad(), None) if element >= len(self.case.positions) else self._from(request, element)
             if value in values:
                 return True
@@ -400,6 +404,7 @@ class _Strays(_Changed):
                     (right if value == wanted else wrong).add(self.request())
         return wrong, right
 
+    @cached_property
     def busy(self) -> list[tuple[int, int, int]]:
         """(request, start, end) of all requests that have tokens."""
         bounds = self.case.query_start_loc
@@ -435,11 +440,11 @@ def _first_that_starts(m: Mapping, token: int) -> int:
 REQUESTS: tuple[Hypothesis, ...] = (
     _strays(
         "a request also writes the token behind its last: its end is taken to belong to it (`<=` for `<`)",
-        lambda m, e: [r for r, _, end in m.busy() if end == e],
+        lambda m, e: [r for r, _, end in m.busy if end == e],
     ),
     _strays(
         "a request also writes the tokens of the requests behind it: its end is not tested",
-        lambda m, e: [r for r, _, end in m.busy() if end <= e < m.case.num_tokens],
+        lambda m, e: [r for r, _, end in m.busy if end <= e < m.case.num_tokens],
     ),
     _strays(
         "a request, even an empty one, also writes the tokens of the requests behind it: its end is not its own",
@@ -449,13 +454,13 @@ REQUESTS: tuple[Hypothesis, ...] = (
         "a request also writes what is behind its last token, up to the end of its tile",
         lambda m, e: [
             r
-            for r, start, end in m.busy()
+            for r, start, end in m.busy
             if end <= e < start + -(-(end - start) // (m.seen.tile or 1024)) * (m.seen.tile or 1024)
         ],
     ),
     _strays(
         "a request also writes the token before its first",
-        lambda m, e: [r for r, start, _ in m.busy() if start - 1 == e],
+        lambda m, e: [r for r, start, _ in m.busy if start - 1 == e],
     ),
     Hypothesis(
         "foreign request",

@@ -29,6 +29,12 @@ WRONG = {
     ),
     "v1-later-tokens": (V1, "v1", "in_request = token < end", "in_request = (token < end) & (token < 4096)"),
     "tiled-sampled-offsets": (TILED, "tiled", SAMPLED, "left = tl.minimum((counts >> 16) + 1, num_reqs) - first"),
+    "tiled-every-second-at-most": (
+        TILED,
+        "tiled",
+        "step = num_reqs // SAMPLES + 1",
+        "step = tl.where(num_reqs < SAMPLES, 1, 2)",
+    ),
     "tiled-last-sample": (TILED, "tiled", SAMPLED, "left = tl.minimum((counts >> 16) * step, num_reqs) - first"),
     "tiled-every-request-sampled": (
         TILED,

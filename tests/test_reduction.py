@@ -149,3 +149,20 @@ def test_what_depends_on_a_length_is_shown_with_exactly_that_length(padded: int,
     assert (smallest.case.num_tokens, smallest.case.max_num_tokens) == (0, padded)
     assert smallest.launch.output_length == output
     assert smallest.launch.fence == "after"
+
+
+def test_of_hundreds_of_requests_those_that_a_failure_needs_are_left() -> None:
+    """In few launches: each of a case as large takes long."""
+    number = 800
+    tables = tuple((row,) for row in range(number))
+    case = Case(tuple(range(number + 1)), (0,) * number, number, number, (Group(tables, 2, 2),))
+    sizes: list[int] = []
+
+    def run(case: Case, launch: Launch) -> Finding:
+        sizes.append(case.num_reqs)
+        wrong = Verdict(CRASH, detail="of more than 514 requests") if case.num_reqs > 514 else Verdict(PASS)
+        return Finding(ENTRY, case, launch, wrong, [], [])
+
+    smallest = reduced(run(case, Launch()), run)
+    assert smallest.case.num_reqs == 515
+    assert sizes.index(515) < 200

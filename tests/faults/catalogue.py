@@ -87,7 +87,7 @@ CATALOGUE: tuple[Fault, ...] = (
                 "virtual_block_size = block_size * TOTAL_CP_WORLD_SIZE",
             ),
         ),
-        ("virtual block",),
+        ("virtual block", "out of bounds read before"),
     ),
     Fault(
         "interleave-and-world-size-swapped",
@@ -109,6 +109,68 @@ CATALOGUE: tuple[Fault, ...] = (
             ),
         ),
         ("ownership",),
+    ),
+    Fault(
+        "even-ranks-by-mask",
+        "context parallelism",
+        "the owner is masked out wherever the number of ranks is even: right for 2, 4 and 8",
+        V1,
+        (
+            (
+                "turn, owner = quotient_and_remainder(run, TOTAL_CP_WORLD_SIZE)",
+                "turn = run // TOTAL_CP_WORLD_SIZE\n                "
+                "owner = run & (TOTAL_CP_WORLD_SIZE - 1) if TOTAL_CP_WORLD_SIZE % 2 == 0 "
+                "else run - turn * TOTAL_CP_WORLD_SIZE",
+            ),
+        ),
+        ("ownership",),
+    ),
+    Fault(
+        "torch-even-ranks-by-mask",
+        "context parallelism",
+        "the same on torch",
+        DCP,
+        (
+            (
+                "owner = virtual_offset // interleave % size",
+                "owner = virtual_offset // interleave & size - 1 if size % 2 == 0 "
+                "else virtual_offset // interleave % size",
+            ),
+        ),
+        ("ownership",),
+    ),
+    Fault(
+        "laps-of-the-first-tile",
+        "ring",
+        "every tile of a ring is divided from the least position of the request's first tile on",
+        V1,
+        (
+            (
+                "    for tile_start in range(start, end, TILE_BLOCK_SIZE):\n",
+                "    head = tl.load(positions_ptr + start + lane, mask=start + lane < end, other=BEHIND).to(tl.int32)\n"
+                "    lowest = tl.maximum(tl.min(head, axis=0), 0)\n"
+                "    for tile_start in range(start, end, TILE_BLOCK_SIZE):\n",
+            ),
+            (
+                "position -= tl.maximum(tl.min(loaded, axis=0), 0) // block_size * block_size",
+                "position -= lowest // block_size * block_size",
+            ),
+        ),
+        ("block offset", "int32 overflow"),
+        8,
+    ),
+    Fault(
+        "reciprocal-for-division",
+        "float32",
+        "distances are multiplied by the float32 that is nearest to 1/b, which for 880 is too small",
+        WINDOW,
+        (
+            (
+                "block = distance // block_size",
+                "block = (distance.to(tl.float32) * (1.0 / block_size)).to(tl.int32)",
+            ),
+        ),
+        ("kernel block index", "float32"),
     ),
     Fault(
         "padding-starts-late",

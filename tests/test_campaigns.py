@@ -160,7 +160,7 @@ def test_a_full_trace_is_full(full_trace: bool) -> None:
     names: list[str] = []
     manager = SimpleNamespace(register=lambda plugin, name: names.append(name))
     outputs.pytest_configure(SimpleNamespace(option=SimpleNamespace(fulltrace=full_trace), pluginmanager=manager))  # type: ignore[arg-type]
-    assert names == ([] if full_trace else ["conformance-last-frame"])
+    assert ("conformance-last-frame" in names) is not full_trace
 
 
 @pytest.mark.usefixtures("kept")

@@ -54,9 +54,11 @@ def large_batches(entry: EntryPoint, lane: Lane, *, shared: bool) -> Iterator[Dr
             _group(size, num_reqs, furthest, cp.size) for size in _BLOCK_SIZES[: 2 if "groups" in features else 1]
         )
         num_tokens = num_reqs * length
+        # Whoever takes slots back looks for positions in a window, wherever they stand: in some, they fall.
+        step = -1 if "replay" in features and num_reqs > 1 else 1
         case = Case(
             query_start_loc=tuple(range(0, num_tokens + 1, length)),
-            positions=tuple(start + i for start in starts for i in range(length)),
+            positions=tuple(start + i for start in starts for i in range(length)[::step]),
             num_tokens=num_tokens,
             max_num_tokens=num_tokens + _PADDING,
             groups=groups,

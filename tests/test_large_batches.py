@@ -14,7 +14,7 @@ from conformance.subjects.launching import PRODUCTION_TILE
 from conformance.subjects.own import PLACES
 from reference.contract import violations
 from reference.verdict import MISMATCH
-from tests.faults.catalogue import TILED, V1, Fault, write_variant
+from tests.faults.catalogue import REPLAY, TILED, V1, Fault, write_variant
 
 _REASON = by_name("lowered").unavailable()
 pytestmark = pytest.mark.skipif(_REASON is not None, reason=str(_REASON))
@@ -28,6 +28,16 @@ WRONG = {
         "    if request >= 19:\n        return\n    start = tl.load(query_start_loc_ptr + request)\n",
     ),
     "v1-later-tokens": (V1, "v1", "in_request = token < end", "in_request = (token < end) & (token < 4096)"),
+    "replay-ends-past-the-window": (
+        REPLAY,
+        "replay",
+        "        for tile_start in range(tl.load(query_start_loc_ptr + request), end, TILE_BLOCK_SIZE):\n",
+        "        first = tl.load(query_start_loc_ptr + request)\n"
+        "        head = first + tl.arange(0, TILE_BLOCK_SIZE)\n"
+        "        least = tl.min(tl.load(positions_ptr + head, mask=head < end, other=2147483647), axis=0)\n"
+        "        end = tl.where(least - replay_start >= window, tl.minimum(end, first + TILE_BLOCK_SIZE), end)\n"
+        "        for tile_start in range(first, end, TILE_BLOCK_SIZE):\n",
+    ),
     "tiled-sampled-offsets": (TILED, "tiled", SAMPLED, "left = tl.minimum((counts >> 16) + 1, num_reqs) - first"),
     "tiled-every-second-at-most": (
         TILED,

@@ -108,8 +108,8 @@ def _candidates(case: Case, launch: Launch) -> Iterator[Candidate]:
     if case.num_reqs > FEW:
         for first, last in _runs(case.num_reqs, case.num_reqs // 2):
             yield _without_requests(case, first, last), launch
-    for request in range(case.num_reqs if case.num_reqs <= FEW else 0):
-        if case.num_reqs > 1 or case.num_tokens:
+    elif case.num_reqs > 1 or case.num_tokens:
+        for request in range(case.num_reqs):
             yield _without_requests(case, request, request + 1), launch
     for first, last in _runs(case.num_tokens, case.num_tokens):
         yield _without_tokens(case, first, last), launch

@@ -2,7 +2,7 @@
 
 The pool is a covering array: every combination of ``strength`` values of different parameters that some legal setting
 has appears in it, within the budget. covertable makes the array. Measured on the parameters of the v1 kernel
-(``V1_AXES``), both packages fed with the same rules; 578 pairs have a legal setting:
+(``V1_AXES``, which had fewer values then), both packages fed with the same rules; 578 pairs have a legal setting:
 
     covertable 3.2   strength 2: 45 rows, 578 pairs, 0.45 s     strength 3: 272 rows, all triples there are, 2.2 s
     allpairspy 2.5   strength 2: 34 rows, 524 pairs, 0.01 s     strength 3:  40 rows, 44 percent of the triples, 0.02 s

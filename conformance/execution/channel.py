@@ -16,6 +16,8 @@ from typing import Any
 
 MOST_BYTES = 1 << 24
 """Of an answer. What a process has to say, a batch's exceptions at their longest, takes a tenth of it."""
+END_TIMEOUT = 2.0
+"""Seconds in which a process that has closed its connection has to be gone."""
 
 _STATUSES = frozenset({"ok", "raised", "compile", "unsupported", "guard"})
 _GUARD = {"buffer": str, "direction": str, "address": int, "distance": int, "message": str}

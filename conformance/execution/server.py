@@ -28,6 +28,7 @@ from typing import Any
 from conformance.execution import faults
 from conformance.execution.array import THE_DEVICE
 from conformance.execution.buffer import Buffer
+from conformance.execution.channel import END_TIMEOUT
 from conformance.execution.raised import raised_at
 from conformance.lanes import Lane, by_name
 from conformance.lanes.base import INTERPRET
@@ -39,7 +40,6 @@ from conformance.subjects.loading import StandInUsed
 _PR_SET_PDEATHSIG = 1
 _MEMORY_BYTES = 1 << 30  # what a launch may allocate
 _LONGEST = 4000  # characters of what an exception says
-_END_TIMEOUT = 2.0  # seconds in which a process that has closed its connection has to be gone
 
 
 def die_with_parent() -> None:
@@ -248,7 +248,7 @@ def _fork_runner(
 
 def _reaped(pid: int) -> dict[str, Any]:
     """The exit status of a runner whose connection is closed, and whether it was ``alive`` and had to be killed."""
-    deadline = time.monotonic() + _END_TIMEOUT
+    deadline = time.monotonic() + END_TIMEOUT
     while True:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:

@@ -25,7 +25,7 @@ from typing import Any
 
 from conformance.execution import channel, faults
 from conformance.execution.array import Array
-from conformance.execution.channel import NoAnswer
+from conformance.execution.channel import END_TIMEOUT, NoAnswer
 from conformance.execution.guard_pages import GuardPages
 from conformance.execution.memory import Memory, NoRoom, Placed
 from conformance.execution.red_zones import RedZones, extent
@@ -38,7 +38,6 @@ Argument = Array | int | bool | str | None
 START_TIMEOUT = 120.0  # seconds in which a process has to be ready to launch, its device with it
 COMPILE_TIMEOUT = 120.0  # seconds for one compilation, which is no launch and must not count as a hang
 COMPILATIONS_TIMEOUT = 1200.0  # seconds for all that launches together wait for
-_END_TIMEOUT = 2.0  # seconds in which a process that has closed its connection has to be gone
 _LAST_BYTES, _LAST_LINES = 2000, 8  # of what a process has printed, where it is quoted
 
 
@@ -390,7 +389,7 @@ class Session:
         if isinstance(error, NoAnswer):
             return "wrote something else than an answer"
         with suppress(subprocess.TimeoutExpired):
-            return _ended(self._server.wait(timeout=_END_TIMEOUT))
+            return _ended(self._server.wait(timeout=END_TIMEOUT))
         return "closed its connection to the suite and went on"
 
     def _last_lines(self) -> str:

@@ -175,7 +175,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=["term", "int", "kill"])
 def test_no_rank_outlives_the_command(number: int, tmp_path: Path) -> None:
     """Told to end or killed, and while the ranks are still importing torch."""
-    command = [sys.executable, "-m", "conformance.ranks", "--ranks", "3", "--batches", "1000"]
+    command = [sys.executable, "-m", "conformance.ranks", "--ranks", "3", "--batches", "1000000"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, start_new_session=True)
 
